@@ -1,0 +1,84 @@
+"""Replays through cl_khr_command_buffer: a round is one enqueue. pyopencl has no binding for it, so the calls go through ctypes.
+
+Source: the OpenCL extension specification, cl_khr_command_buffer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from backends.device import Replay
+from backends.errors import DeviceError
+
+if TYPE_CHECKING:
+    import pyopencl as cl
+
+_POINTER, _UINT, _INT = ctypes.c_void_p, ctypes.c_uint, ctypes.c_int
+
+
+@lru_cache(maxsize=None)
+def _calls(platform: int) -> dict[str, Any] | None:
+    import pyopencl  # noqa: PLC0415
+
+    # The wheel links its loader in, a source build uses the system's: either way it is in the process.
+    loader = ctypes.CDLL(pyopencl._cl.__file__)
+    if not hasattr(loader, "clGetExtensionFunctionAddressForPlatform"):
+        return None
+    lookup = loader.clGetExtensionFunctionAddressForPlatform
+    lookup.restype, lookup.argtypes = _POINTER, [_POINTER, ctypes.c_char_p]
+    signatures = {
+        "clCreateCommandBufferKHR": (_POINTER, _UINT, _POINTER, _POINTER, _POINTER),
+        "clFinalizeCommandBufferKHR": (_INT, _POINTER),
+        "clEnqueueCommandBufferKHR": (_INT, _UINT, _POINTER, _POINTER, _UINT, _POINTER, _POINTER),
+        "clCommandNDRangeKernelKHR": (_INT, _POINTER, _POINTER, _POINTER, _POINTER, _UINT, _POINTER, _POINTER, _POINTER, _UINT, _POINTER, _POINTER, _POINTER),
+        "clReleaseCommandBufferKHR": (_INT, _POINTER),
+    }
+    calls = {}
+    for name, signature in signatures.items():
+        address = lookup(platform, name.encode())
+        if not address:
+            return None
+        calls[name] = ctypes.CFUNCTYPE(*signature)(address)
+    return calls
+
+
+def supports_command_buffer(device: cl.Device) -> bool:
+    """Whether the driver offers the extension and its functions can be reached."""
+    return "cl_khr_command_buffer " in device.extensions + " " and _calls(device.platform.int_ptr) is not None
+
+
+class CommandBufferReplay(Replay):
+    """All launches in one command buffer. Raises DeviceError when the driver refuses one."""
+
+    kind = "command buffer"
+
+    def __init__(self, device: cl.Device, queue: cl.CommandQueue, kernels: Sequence[tuple[cl.Kernel, int]]) -> None:
+        calls = _calls(device.platform.int_ptr)
+        assert calls is not None
+        error = _INT()
+        self._kernels, self._queue = kernels, queue  # the driver keeps kernels alive only as long as their wrappers
+        self._release = calls["clReleaseCommandBufferKHR"]
+        self._enqueue = calls["clEnqueueCommandBufferKHR"]
+        self._handle = calls["clCreateCommandBufferKHR"](1, (_POINTER * 1)(queue.int_ptr), None, ctypes.addressof(error))
+        _check(error.value, "clCreateCommandBufferKHR")
+        local = (ctypes.c_size_t * 1)(1)
+        for kernel, groups in kernels:
+            size = (ctypes.c_size_t * 1)(groups)
+            code = calls["clCommandNDRangeKernelKHR"](self._handle, None, None, kernel.int_ptr, 1, None, ctypes.addressof(size), ctypes.addressof(local), 0, None, None, None)
+            _check(code, "clCommandNDRangeKernelKHR")
+        _check(calls["clFinalizeCommandBufferKHR"](self._handle), "clFinalizeCommandBufferKHR")
+
+    def run(self) -> None:
+        _check(self._enqueue(0, None, self._handle, 0, None, None), "clEnqueueCommandBufferKHR")
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._release(self._handle)
+
+
+def _check(code: int, call: str) -> None:
+    if code:
+        raise DeviceError(f"{call} failed with OpenCL error {code}; STRATA_LAUNCH=queue does without command buffers")

@@ -1,0 +1,143 @@
+"""What a user asks for: the engine's settings (`DecodeConfig`) and one generation (`Request`), and what comes back.
+
+All are frozen and checked on creation, so a value that exists is a value that is allowed. Defaults are part of the public
+contract; a snapshot test holds them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from backends.errors import BadValue
+
+BACKENDS = ("auto", "opencl", "numpy")
+KV_TYPES = ("f16",)
+INSTRUCTIONS = ("auto", "portable")
+LAUNCHES = ("auto", "buffer", "queue")
+DEFAULT_CTX = 4096
+
+
+def _require(ok: bool, name: str, value: object, allowed: str) -> None:
+    if not ok:
+        raise BadValue(f"{name}: {value!r} is not allowed; allowed: {allowed}")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeConfig:
+    """Settings of an engine; they hold for all its sessions.
+
+    backend: one of BACKENDS. device: a device's name from `strata devices` (None: the first of the backend).
+    kv: storage type of the KV cache. ctx: context in tokens (None: the smaller of the model's and
+    max(4096, prompt + max_new)). prefill_chunk: prompt rows per submission, 1..512. work_groups: work-groups per launch
+    (None: the device's compute units). instructions: "portable" leaves the CPU's fast dot-product instructions unused.
+    launch: "buffer" needs the driver's command buffers, "queue" leaves them unused. cache_dir: folder for compiled
+    programs (None: none are kept). None of the last five changes a bit of the output.
+
+    Raises BadValue.
+    """
+
+    backend: str = "auto"
+    device: str | None = None
+    kv: str = "f16"
+    ctx: int | None = None
+    prefill_chunk: int = 64
+    work_groups: int | None = None
+    instructions: str = "auto"
+    launch: str = "auto"
+    cache_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.backend in BACKENDS, "backend", self.backend, ", ".join(BACKENDS))
+        _require(self.kv in KV_TYPES, "kv", self.kv, ", ".join(KV_TYPES))
+        _require(self.ctx is None or (_is_int(self.ctx) and self.ctx >= 2), "ctx", self.ctx, "an integer of at least 2")
+        _require(_is_int(self.prefill_chunk) and 1 <= self.prefill_chunk <= 512, "prefill_chunk", self.prefill_chunk, "1..512")
+        _require(self.work_groups is None or (_is_int(self.work_groups) and 1 <= self.work_groups <= 1024), "work_groups", self.work_groups, "1..1024")
+        _require(self.instructions in INSTRUCTIONS, "instructions", self.instructions, ", ".join(INSTRUCTIONS))
+        _require(self.launch in LAUNCHES, "launch", self.launch, ", ".join(LAUNCHES))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One generation.
+
+    Exactly one of: prompt (a user's message, rendered through the model's chat template unless raw), messages (chat
+    turns, each {"role": ..., "content": ...}), token_ids (taken as they are).
+    system: a system message before the prompt. max_new: tokens to generate, at least 1, or -1 until END or the context's end.
+    temperature: 0 is greedy. seed: 0..2**64-1 (None: one is drawn; the result names it). logit_bias: token id -> amount
+    added to that logit (-inf bans it). stop: texts that end the generation and are left out of it. ignore_eos: END ids do
+    not stop (for measurements).
+
+    Raises BadValue.
+    """
+
+    prompt: str | None = None
+    messages: tuple[Mapping[str, str], ...] | None = None
+    token_ids: tuple[int, ...] | None = None
+    system: str | None = None
+    raw: bool = False
+    max_new: int = 512
+    temperature: float = 0.0
+    seed: int | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("prompt", "messages", "token_ids") if getattr(self, name) is not None]
+        _require(len(given) == 1, "request", given, "exactly one of prompt, messages, token_ids")
+        _require(self.system is None or (self.prompt is not None and not self.raw), "system", self.system, "only with a prompt that is not raw")
+        _require(_is_int(self.max_new) and (self.max_new >= 1 or self.max_new == -1), "max_new", self.max_new, "-1 or an integer of at least 1")
+        ok = isinstance(self.temperature, (int, float)) and math.isfinite(self.temperature) and 0 <= self.temperature <= 100
+        _require(ok, "temperature", self.temperature, "a number from 0 to 100")
+        _require(self.seed is None or (_is_int(self.seed) and 0 <= self.seed < 2**64), "seed", self.seed, "an integer from 0 to 2**64-1")
+        for token, amount in self.logit_bias.items():
+            _require(_is_int(token) and token >= 0, "logit_bias", token, "token ids of at least 0")
+            ok = isinstance(amount, (int, float)) and not math.isnan(amount) and amount != math.inf
+            _require(ok, f"logit_bias of token {token}", amount, "a number or -inf")
+        _require(all(isinstance(s, str) and s for s in self.stop), "stop", self.stop, "texts that are not empty")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a generation as it streams: text that is final (whole UTF-8, no part of a stop text) and its token ids."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Wall-clock milliseconds: prefill (prompt rows) and decode (rounds)."""
+
+    prefill_ms: float
+    decode_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """Counts of a generation's rounds and drafts; by_position[j] = (drafted, accepted) of draft j."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    by_position: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished generation. finish_reason: stop (END or a stop text), length (max_new reached), context (context full)."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    prompt_tokens: int
+    speculation: Speculation
+    timings: Timings
+    seed: int
+    ctx: int

@@ -1,0 +1,46 @@
+// y[row] = W x[row] for every row of the table, 16 output rows of W at a time. Rows of the table are taken TILE at a time; a row's
+// arithmetic never depends on which rows run beside it.
+#define STORE 0               // y = W x
+#define ADD 1                 // y += W x
+#define SILU 2                // blocks alternate gate, up: y = silu(gate x) * (up x)
+#define GATED 3               // y = silu(y) * W x
+#define CASE(n) case n: gemv(n, w, nk, a, acc); break;
+
+DEVICE void tile(int R, GLOBAL const uchar *w, int nk, Activation a, VF *acc) {
+  for (int t = 0; t < TILE; t++) acc[t] = (VF)(0.0f);
+  switch (R) {
+    CASE(1)
+#if TILE > 1
+    CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
+#endif
+  }
+}
+
+// weight_lines: where the matrix starts in `weights`; scratch_lines: scratch of each work-group; both in units of 64 bytes.
+// y_block: where the matrix's outputs start in a row of y, in units of 16.
+KERNEL void matvec(GLOBAL const int *control, GLOBAL const uchar *weights, int weight_lines, GLOBAL const float *x, int x_stride, GLOBAL const float *norm, int normed, float epsilon,
+                   int columns, int row_blocks, GLOBAL float *y, int y_stride, int y_block, int mode, GLOBAL uchar *scratch, int scratch_lines) {
+  int rows = control[CONTROL_ROWS], nk = columns / 32;
+  Activation act = prepare(x, x_stride, norm, normed, epsilon, rows, columns, scratch + (size_t)group_id() * scratch_lines * 64);
+  int parts = mode == SILU ? 2 : 1;
+  int end = SHARE_END(row_blocks / parts);
+  for (int block = SHARE_BEGIN(row_blocks / parts); block < end; block++) {
+    for (int first = 0; first < rows; first += TILE) {
+      int R = min(rows - first, TILE);
+      VF acc[TILE], gate[TILE];
+      #pragma unroll 1
+      for (int part = 0; part < parts; part++) {
+        if (part) for (int t = 0; t < TILE; t++) gate[t] = acc[t];
+        tile(R, weights + (size_t)weight_lines * 64 + (size_t)(block * parts + part) * BLOCK_BYTES(nk), nk, advance(act, first, columns), acc);
+      }
+      for (int t = 0; t < R; t++) {
+        GLOBAL float *out = y + (size_t)(first + t) * y_stride + y_block * 16;
+        VF v = acc[t];
+        if (mode == ADD) v = LOADF(out, block) + v;
+        else if (mode == GATED) v = m_silu(LOADF(out, block)) * v;
+        else if (mode == SILU) v = m_silu(gate[t]) * v;
+        STOREF(v, out, block);
+      }
+    }
+  }
+}

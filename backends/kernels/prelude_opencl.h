@@ -1,0 +1,39 @@
+// OpenCL C 1.2 dialect: the words that kernel text is written in. A prelude per dialect defines the same words.
+#pragma OPENCL FP_CONTRACT OFF
+#define KERNEL __kernel
+#define GLOBAL __global
+#define LOCAL __local
+#define CONSTANT __constant
+#define DEVICE static inline
+#define RESTRICT restrict
+#define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
+#define group_id() ((int)get_group_id(0))
+#define num_groups() ((int)get_num_groups(0))
+#define local_id() ((int)get_local_id(0))
+#define local_size() ((int)get_local_size(0))
+#ifdef STRATA_PREFETCH  // not part of OpenCL C: clang-based compilers have it, others need not
+#define PREFETCH(pointer) __builtin_prefetch((const void *)(pointer))
+#else
+#define PREFETCH(pointer)
+#endif
+
+// The lane types: name_N for N lanes.
+#define F_1 float
+#define I_1 int
+#define U_1 uint
+#define AS_F_1(x) as_float(x)
+#define AS_I_1(x) as_int(x)
+#define AS_U_1(x) as_uint(x)
+#define TO_F_1(x) convert_float(x)
+#define TO_I_1(x) convert_int(x)
+#define U_TO_F_1(x) convert_float(x)
+#define F_16 float16
+#define I_16 int16
+#define U_16 uint16
+#define AS_F_16(x) as_float16(x)
+#define AS_I_16(x) as_int16(x)
+#define AS_U_16(x) as_uint16(x)
+#define TO_F_16(x) convert_float16(x)
+#define TO_I_16(x) convert_int16(x)
+#define U_TO_F_16(x) convert_float16(x)
+#define MUL_HI(a, b) mul_hi(a, b)

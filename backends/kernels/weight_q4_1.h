@@ -1,0 +1,46 @@
+// Q4_1, 16 rows interleaved: per 32 columns 16 half scales and 16 half minima (64 bytes), all of a row block's first, then per
+// 32 columns 4 x 64 bytes of codes: 16 rows x 4 bytes, low nibble column 4c+b, high nibble column 16+4c+b.
+#define ACT_INT8 1
+#define HEAD_BYTES(nk) ((size_t)(nk) * 64)
+#define BLOCK_BYTES(nk) (HEAD_BYTES(nk) + (size_t)(nk) * 256)
+
+// Columns 32k..32k+31 of one row of a row block.
+DEVICE void decode32(GLOBAL const uchar *w, int nk, int lane, int k, GLOBAL float *out) {
+  GLOBAL const half *head = (GLOBAL const half *)w;
+  GLOBAL const uint *p = (GLOBAL const uint *)(w + HEAD_BYTES(nk)) + k * 64 + lane;
+  float d = vload_half(k * 32 + lane, head), m = vload_half(k * 32 + 16 + lane, head);
+  for (int j = 0; j < 32; j++) out[j] = fma(d, (float)((p[(j % 16) / 4 * 16] >> (j % 4 * 8 + j / 16 * 4)) & 15u), m);
+}
+
+DEVICE __attribute__((always_inline)) void gemv(const int R, GLOBAL const uchar *w, int nk, Activation x, VF *acc) {
+  GLOBAL const half *head = (GLOBAL const half *)w;
+  GLOBAL const uint *p = (GLOBAL const uint *)(w + HEAD_BYTES(nk));
+  for (int k = 0; k < nk; k++) {
+    uint16 a0 = LOADU(p, 0), a1 = LOADU(p, 1), a2 = LOADU(p, 2), a3 = LOADU(p, 3);
+    VF d = LOADH(head, 2 * k), m = LOADH(head, 2 * k + 1);
+    PREFETCH_LINES(p, 4)
+    PREFETCH_LINES((GLOBAL const uint *)w + k * 16, 1)
+#if DOT == 2
+    uint16 l0 = a0 & 0x0f0f0f0fu, l1 = a1 & 0x0f0f0f0fu, l2 = a2 & 0x0f0f0f0fu, l3 = a3 & 0x0f0f0f0fu;
+    uint16 h0 = (a0 >> 4) & 0x0f0f0f0fu, h1 = (a1 >> 4) & 0x0f0f0f0fu, h2 = (a2 >> 4) & 0x0f0f0f0fu, h3 = (a3 >> 4) & 0x0f0f0f0fu;
+#endif
+    #pragma unroll
+    for (int t = 0; t < R; t++) {
+      GLOBAL const uint *c = x.codes + ((size_t)t * nk + k) * X_WORDS;
+#if DOT == 2
+      VI s = (VI)(0), u = (VI)(0);
+      s = DOT4(s, l0, c[0]); u = DOT4(u, h0, c[4]); s = DOT4(s, l1, c[1]); u = DOT4(u, h1, c[5]);
+      s = DOT4(s, l2, c[2]); u = DOT4(u, h2, c[6]); s = DOT4(s, l3, c[3]); u = DOT4(u, h3, c[7]);
+#else
+      s32 S = (s32)(0), U = (s32)(0);
+      MAC16(S, a0, 0, c) MAC16(S, a1, 1, c) MAC16(S, a2, 2, c) MAC16(S, a3, 3, c)
+      MAC16(U, a0 >> 4, 4, c) MAC16(U, a1 >> 4, 5, c) MAC16(U, a2 >> 4, 6, c) MAC16(U, a3 >> 4, 7, c)
+      VI s = fold16(S), u = fold16(U);
+#endif
+      // scale * (d * sum(q x) + m * sum(x))
+      VF v = fma(d, TO_VF(s + u), m * x.sums[t * nk + k]);
+      acc[t] = fma((VF)(x.scales[t * nk + k]), v, acc[t]);
+    }
+    p += 64;
+  }
+}

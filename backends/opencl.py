@@ -1,0 +1,239 @@
+"""OpenCL devices through PyOpenCL: the CPU runtime that a plain install brings, and what other drivers offer.
+
+Driver variables are set here and nowhere else, before pyopencl is imported; a user's own setting wins.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from backends.device import Device, KernelSpec, Launch, Replay
+from backends.errors import DeviceError
+from backends.kernels.source import kernel_source
+from backends.program_cache import ProgramCache
+
+if TYPE_CHECKING:
+    import pyopencl as cl
+
+HUGE_PAGE = 2 << 20
+COMMON_HEADERS = ("tables.h", "lanes.h")
+INSTALL_HINT = "pip install intel-opencl-rt intel-cmplr-lib-rt"
+
+
+@lru_cache(maxsize=None)
+def set_up_driver() -> None:
+    """Lets the loader find the CPU runtime installed beside this Python, next to the drivers the system names.
+
+    The loader knows only the system's folder, or the one folder that OCL_ICD_VENDORS names, so ours names both. The CPU runtime's own
+    settings pin its threads to cores: unpinned, or with two on one core, a step takes 10 to 100 times as long.
+    """
+    os.environ.setdefault("DPCPP_CPU_CU_AFFINITY", "close")
+    os.environ.setdefault("DPCPP_CPU_PLACES", "cores")
+    if "OCL_ICD_VENDORS" in os.environ or "OCL_ICD_FILENAMES" in os.environ:
+        return
+    if sys.platform == "win32":
+        library = Path(sys.prefix) / "Library" / "bin" / "intelocl64.dll"
+        if library.exists():
+            os.environ["OCL_ICD_FILENAMES"] = str(library)
+        return
+    library = Path(sys.prefix) / "lib" / "libintelocl.so"
+    if not library.exists():
+        return
+    vendors = None
+    try:
+        vendors = Path(tempfile.mkdtemp(prefix="strata-icd-"))
+        (vendors / "intel-cpu.icd").write_text(f"{library}\n")
+        for icd in Path("/etc/OpenCL/vendors").glob("*.icd"):
+            if "libintelocl" not in icd.read_text(errors="replace"):
+                (vendors / icd.name).write_text(icd.read_text())
+        os.environ["OCL_ICD_VENDORS"] = str(vendors)
+        import pyopencl  # noqa: PLC0415  the loader reads the folder once, at the first call
+
+        pyopencl.get_platforms()
+    except Exception:  # noqa: BLE001  found again, with its message, by whoever opens a device
+        return
+    finally:
+        os.environ.pop("OCL_ICD_VENDORS", None)  # processes started from here look for themselves
+        if vendors is not None:
+            shutil.rmtree(vendors, ignore_errors=True)
+
+
+def opencl_devices() -> list[tuple[str, cl.Device]]:
+    """(name, device) of all OpenCL devices: cpu, cpu-2, ... (the bundled runtime first), gpu/0, gpu/1, ...
+
+    Raises DeviceError where there is no loader or no driver.
+    """
+    set_up_driver()
+    try:
+        import pyopencl as cl  # noqa: PLC0415  driver variables first
+    except ImportError as error:
+        raise DeviceError(f"pyopencl cannot be imported ({error}); pip install pyopencl") from error
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error as error:
+        raise DeviceError(f"no OpenCL driver found ({error}); {INSTALL_HINT}") from error
+    found: list[tuple[str, cl.Device]] = []
+    cpus = gpus = 0
+    for platform in sorted(platforms, key=lambda p: not p.name.startswith("Intel(R) OpenCL")):
+        try:
+            devices = platform.get_devices()
+        except cl.Error:
+            continue
+        for device in devices:
+            if device.type & cl.device_type.CPU:
+                cpus += 1
+                found.append(("cpu" if cpus == 1 else f"cpu-{cpus}", device))
+            elif device.type & cl.device_type.GPU:
+                found.append((f"gpu/{gpus}", device))
+                gpus += 1
+    return found
+
+
+def device_line(name: str, device: cl.Device) -> str:
+    """The device as `strata devices` prints it; equal lines give equal bits."""
+    return f"opencl {name}: {device.name.strip()} ({device.max_compute_units} units, {device.platform.name.strip()} {device.driver_version.strip()})"
+
+
+class OpenCLBuffer:
+    """Device memory. host: the memory itself where the device is the CPU."""
+
+    __slots__ = ("handle", "host", "nbytes")
+
+    def __init__(self, handle: cl.Buffer, host: NDArray[np.uint8] | None, nbytes: int) -> None:
+        self.handle, self.host, self.nbytes = handle, host, nbytes
+
+
+def _host_memory(nbytes: int) -> NDArray[np.uint8]:
+    """Zeroed memory, aligned to huge pages and asking for them when it is large: weights then miss the TLB far less."""
+    align = HUGE_PAGE if nbytes >= HUGE_PAGE else mmap.PAGESIZE
+    size = -(-nbytes // align) * align
+    # Private: the kernel gives shared mappings, Python's default, no huge pages.
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    memory = mmap.mmap(-1, size + align, **private)
+    array = np.frombuffer(memory, np.uint8)
+    start = -array.ctypes.data % align
+    if align == HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return array[start : start + size]
+
+
+class QueueReplay(Replay):
+    """Launches one by one through the in-order queue."""
+
+    kind = "queue"
+
+    def __init__(self, queue: cl.CommandQueue, kernels: Sequence[tuple[cl.Kernel, int]]) -> None:
+        import pyopencl as cl  # noqa: PLC0415
+
+        self._enqueue, self._queue = cl.enqueue_nd_range_kernel, queue
+        self._launches = [(kernel, (groups,), (1,)) for kernel, groups in kernels]
+
+    def run(self) -> None:
+        enqueue, queue = self._enqueue, self._queue
+        for kernel, size, local in self._launches:
+            enqueue(queue, kernel, size, local)
+
+
+class OpenCLDevice(Device):
+    """One OpenCL device. instructions: "auto" uses what the probe found, "portable" nothing beyond OpenCL C."""
+
+    def __init__(self, name: str, device: cl.Device, instructions: str = "auto", cache_dir: str | None = None, notices: list[str] | None = None) -> None:
+        import pyopencl as cl  # noqa: PLC0415
+
+        from backends.probe import probe_dot  # noqa: PLC0415
+
+        self.name, self.device, self.lanes = name, device, 16
+        self.line = device_line(name, device)
+        self.units = device.max_compute_units
+        if not device.type & cl.device_type.CPU:
+            raise DeviceError(f"device {name}: this version runs its kernels on CPU devices only; --device cpu")
+        self._cache = ProgramCache(cache_dir, notices)
+        self.dot = probe_dot(self.name, self.line, self._cache) if instructions == "auto" else 3
+        try:
+            self._context = cl.Context([device])
+            self._queue = cl.CommandQueue(self._context)
+        except cl.Error as error:
+            raise DeviceError(f"device {name} cannot be opened: {error}") from error
+        # The prefetch builtin takes a generic pointer, which OpenCL C has from 2.0 on.
+        self._prefetch = ["-cl-std=CL3.0", "-DSTRATA_PREFETCH"] if "OpenCL C 3" in device.opencl_c_version else []
+        self._programs: dict[tuple[Any, ...], cl.Program] = {}
+        self._building: dict[tuple[Any, ...], threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def alloc(self, nbytes: int) -> OpenCLBuffer:
+        import pyopencl as cl  # noqa: PLC0415
+
+        nbytes = max(nbytes, 64)
+        try:
+            host = _host_memory(nbytes)
+            return OpenCLBuffer(cl.Buffer(self._context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=host), host, nbytes)
+        except (OSError, MemoryError, cl.Error) as error:
+            raise DeviceError(f"device {self.name}: no room for {nbytes / 2**20:.0f} MiB more ({error}); a smaller --ctx or model needs less") from error
+
+    def upload(self, buffer: OpenCLBuffer, array: NDArray[Any], offset: int = 0) -> None:
+        import pyopencl as cl  # noqa: PLC0415
+
+        cl.enqueue_copy(self._queue, buffer.handle, np.ascontiguousarray(array), dst_offset=offset, is_blocking=True)
+
+    def download(self, buffer: OpenCLBuffer, dtype: DTypeLike, count: int, offset: int = 0) -> NDArray[Any]:
+        import pyopencl as cl  # noqa: PLC0415
+
+        out = np.empty(count, dtype)
+        try:
+            cl.enqueue_copy(self._queue, out, buffer.handle, src_offset=offset, is_blocking=True)
+        except cl.Error as error:
+            raise DeviceError(f"device {self.name} failed: {error}") from error
+        return out
+
+    def compile(self, specs: Sequence[KernelSpec]) -> None:
+        for spec in specs:
+            self._program(spec)
+
+    def record(self, launches: Sequence[Launch], style: str = "auto") -> Replay:
+        from backends.command_buffer import CommandBufferReplay, supports_command_buffer  # noqa: PLC0415
+
+        kernels = [(self._kernel(launch), launch.groups) for launch in launches]
+        supported = supports_command_buffer(self.device)
+        if style == "buffer" and not supported:
+            raise DeviceError(f"launch=buffer: device {self.name}'s driver has no command buffers; launch=queue or auto")
+        if style == "queue" or not supported:
+            return QueueReplay(self._queue, kernels)
+        return CommandBufferReplay(self.device, self._queue, kernels)
+
+    def finish(self) -> None:
+        import pyopencl as cl  # noqa: PLC0415
+
+        try:
+            self._queue.finish()
+        except cl.Error as error:
+            raise DeviceError(f"device {self.name} failed: {error}") from error
+
+    def _kernel(self, launch: Launch) -> cl.Kernel:
+        import pyopencl as cl  # noqa: PLC0415
+
+        kernel = cl.Kernel(self._program(launch.spec), launch.spec.kernel)
+        kernel.set_args(*(a.handle if isinstance(a, OpenCLBuffer) else np.int32(a) if isinstance(a, int) else np.float32(a) for a in launch.args))
+        return kernel
+
+    def _program(self, spec: KernelSpec) -> cl.Program:
+        key = (spec.op, spec.headers, spec.constants)
+        with self._lock:
+            lock = self._building.setdefault(key, threading.Lock())
+        with lock:
+            if key not in self._programs:
+                source = kernel_source([*COMMON_HEADERS, *spec.headers, f"{spec.op}.cl"])
+                options = [f"-DLANES={self.lanes}", f"-DDOT={self.dot}", *self._prefetch, *(f"-D{name}={value}" for name, value in spec.constants)]
+                self._programs[key] = self._cache.build(self._context, self.device, self.line, source, options)
+            return self._programs[key]

@@ -1,0 +1,81 @@
+"""Work buffers and plans: a plan is a list of launches built once, recorded once and replayed every round.
+
+Its row count, positions and tokens are read from the device's tables, so a recorded plan stays valid whatever the round holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from backends.device import Device, KernelSpec, Launch
+from backends.model.matrix import LINE, Matrix
+from backends.tables import MAX_WINDOW, OUT_INTS, PARTIAL_INTS, ROW_INTS, SLOT_INTS, STORE
+
+MAX_BIASES = 1024
+MAX_END_IDS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Floats per row of the work buffers: residual (embd), query+key+value heads, attention output, feed-forward, vocabulary."""
+
+    embd: int
+    qkv: int
+    heads: int
+    ff: int
+    vocab: int
+
+
+class Workspace:
+    """Tables and activations for up to `rows` rows, `slots` sequences and `groups` work-groups."""
+
+    def __init__(self, device: Device, sizes: Sizes, rows: int, groups: int, slots: int = 1) -> None:
+        self.device, self.rows_max, self.groups, self.sizes = device, rows, groups, sizes
+        self.control = device.zeros(16, np.int32)
+        self.rows = device.zeros(rows * ROW_INTS, np.int32)
+        self.slots = device.zeros(slots * SLOT_INTS, np.int32)
+        self.out = device.zeros(slots * OUT_INTS, np.int32)
+        self.end_ids = device.zeros(1 + MAX_END_IDS, np.int32)
+        self.bias_ids = device.zeros(slots * MAX_BIASES, np.int32)
+        self.biases = device.zeros(slots * MAX_BIASES)
+        self.partial = device.zeros(MAX_WINDOW * groups * PARTIAL_INTS, np.int32)
+        self.x = device.zeros(rows * sizes.embd)
+        self.qkv = device.zeros(rows * sizes.qkv)
+        self.attended = device.zeros(rows * sizes.heads)
+        self.hidden = device.zeros(rows * sizes.ff)
+        self.logits_stride = -(-sizes.vocab // 16) * 16
+        self.logits = device.zeros(MAX_WINDOW * self.logits_stride)
+        # Codes of up to 2 bytes or floats, and two floats per 32 columns, of every row.
+        widest = max(sizes.embd, sizes.heads, sizes.ff)
+        self.scratch_lines = -(-rows * widest * 4 // LINE) + 1
+        self.scratch = device.alloc(groups * self.scratch_lines * LINE)
+
+    def set_rows(self, rows: Sequence[tuple[int, int, int, int]]) -> None:
+        """Writes the row table: (slot, position, token, active) each."""
+        self.device.upload(self.rows, np.array(rows, np.int32).reshape(-1))
+        self.device.upload(self.control, np.array([len(rows)], np.int32))
+
+    def matvec(self, matrix: Matrix, x: Any, x_stride: int, y: Any, y_stride: int, tile: int, *, mode: int = STORE, y_block: int = 0, norm: Any = None, epsilon: float = 0.0) -> Launch:
+        """y (op) W norm(x) for every row; norm: the weights of an RMS norm of x before, None for none."""
+        return Launch(
+            matrix.spec("matvec", "matvec", TILE=tile),
+            (self.control, matrix.buffer, matrix.lines, x, x_stride, x if norm is None else norm, int(norm is not None), float(epsilon),
+             matrix.columns, matrix.row_blocks, y, y_stride, y_block, mode, self.scratch, self.scratch_lines),
+            self.groups,
+        )  # fmt: skip
+
+    def picks(self, n_vocab: int) -> list[Launch]:
+        """The target's own tokens from the logits, and acceptance."""
+        return [
+            Launch(KernelSpec("pick", "pick"), (self.control, self.rows, self.slots, self.logits, self.logits_stride, n_vocab, self.bias_ids, self.biases, MAX_BIASES, self.partial), self.groups),
+            Launch(KernelSpec("pick", "accept"), (self.control, self.rows, self.slots, self.end_ids, self.partial, self.groups, self.out), 1),
+        ]
+
+
+def programs(launches: Iterable[Launch]) -> list[KernelSpec]:
+    """The kernels a plan needs, each once."""
+    return list(dict.fromkeys(launch.spec for launch in launches))

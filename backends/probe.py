@@ -1,0 +1,64 @@
+"""Which fast dot product the CPU's OpenCL compiler takes.
+
+AVX-512 VNNI is reached by naming an LLVM intrinsic. On a compiler or processor that does not know it the whole process ends, so it is
+tried once in a process of its own; the answer is kept in the program cache.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from backends.program_cache import ProgramCache
+
+VNNI, PORTABLE = 2, 3
+DOT_NAMES = {VNNI: "avx512-vnni", PORTABLE: "portable"}
+_SOURCE = """
+typedef char c64 __attribute__((ext_vector_type(64)));
+int16 vpdpbusd(int16, c64, c64) __asm__("llvm.x86.avx512.vpdpbusd.512");
+kernel void f(global const int *a, global const int *b, global int *c) {
+  vstore16(vpdpbusd(vload16(0, c), __builtin_astype(vload16(0, a), c64), __builtin_astype(vload16(0, b), c64)), 0, c);
+}
+"""
+
+
+def probe_dot(name: str, line: str, cache: ProgramCache) -> int:
+    """VNNI where a trial run on the device gives the right sums, else PORTABLE. line: the device's, keys the cached answer."""
+    key = f"probe\0{line}\0{_SOURCE}"
+    known = cache.load(key)
+    if known is None:
+        command = [sys.executable, "-c", f"from backends.probe import trial; trial({name!r})"]
+        paths = [str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in paths if p)}
+        try:
+            done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False)
+            known = b"vnni" if done.returncode == 0 and done.stdout.split()[-1:] == [b"exact"] else b"portable"
+        except (OSError, subprocess.TimeoutExpired):
+            return PORTABLE
+        cache.store(key, known)
+    return VNNI if known == b"vnni" else PORTABLE
+
+
+def trial(name: str) -> None:
+    """Runs the intrinsic on random bytes and prints "exact" if all 16 sums are right. Meant for a process of its own."""
+    import pyopencl as cl  # noqa: PLC0415
+
+    from backends.opencl import opencl_devices  # noqa: PLC0415
+
+    device = dict(opencl_devices())[name]
+    context = cl.Context([device])
+    queue = cl.CommandQueue(context)
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 256, 64, np.uint8), rng.integers(-128, 128, 64, np.int8)
+    c = rng.integers(-1000, 1000, 16, np.int32)
+    expected = c + (a.astype(np.int32) * b).reshape(16, 4).sum(1)
+    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+    buffers = [cl.Buffer(context, flags, hostbuf=array) for array in (a, b, c)]
+    cl.Program(context, _SOURCE).build(cache_dir=False).f(queue, (1,), (1,), *buffers)
+    cl.enqueue_copy(queue, c, buffers[2])
+    if np.array_equal(c, expected):
+        print("exact")

