@@ -6,40 +6,25 @@ import os
 import secrets
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from backends.config import DEFAULT_CTX, Chunk, DecodeConfig, Request, Result, Speculation, Timings
 from backends.decode.stops import StopMatcher
-from backends.device import Launch, Replay
+from backends.device import Device, Launch
 from backends.devices import open_device
 from backends.errors import BadValue, ModelError, StrataError
 from backends.model.architecture import open_architecture
 from backends.model.gguf import GGUFFile
 from backends.model.template import ChatTemplate
 from backends.model.tokenizer import StreamDecoder, Tokenizer
-from backends.plan import MAX_BIASES, MAX_END_IDS, Workspace, programs
-from backends.tables import (
-    FLAG_BAD,
-    FLAG_BUDGET,
-    FLAG_END,
-    MAX_WINDOW,
-    OUT_BAD_POSITION,
-    OUT_COUNT,
-    OUT_FLAGS,
-    OUT_INTS,
-    OUT_TOKENS,
-    SLOT_BIASES,
-    SLOT_BUDGET,
-    SLOT_CONTEXT,
-    SLOT_IGNORE_END,
-    SLOT_INTS,
-    SLOT_SEED_HIGH,
-    SLOT_SEED_LOW,
-    SLOT_TEMPERATURE,
-)
+from backends.plan import MAX_BIASES, Workspace, programs
+from backends.sequence import UNLIMITED, Rules, SequenceState
+from backends.tables import FLAG_BUDGET, FLAG_END, MAX_WINDOW
 
 Progress = Callable[[str, float], None]
 
@@ -49,7 +34,7 @@ def _silent(stage: str, fraction: float) -> None:
 
 
 class Engine:
-    """A loaded model on a device. Use `open`, then `session`.
+    """A loaded model on a device. Use `open`, then `session`; `close` or a with statement ends it.
 
     notices: one-line warnings for the user. device_line: the device as `strata devices` names it; equal lines give equal bits.
     """
@@ -68,8 +53,15 @@ class Engine:
         self.device_line = self.device.line
         self.groups = config.work_groups or self.device.units
         self.model.load(self.device, lambda fraction: progress("loading", fraction))
-        self._wide = threading.Event()
-        self._compile(progress)
+        launches = self._launches
+        narrow = programs(launches(1))
+        for i, spec in enumerate(narrow):
+            progress("compiling", i / len(narrow))
+            self.device.compile([spec])
+        progress("compiling", 1.0)
+        self._wide = _Compilation(self.device, launches(MAX_WINDOW))
+        # A driver still compiling while the interpreter ends takes the process down.
+        self._end = weakref.finalize(self, self._wide.stop)
 
     @classmethod
     def open(cls, model: str | os.PathLike[str], config: DecodeConfig | None = None, progress: Progress | None = None) -> Engine:
@@ -79,27 +71,35 @@ class Engine:
         """
         return cls(GGUFFile.open(model), config or DecodeConfig(), progress or _silent)
 
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
     def session(self) -> Session:
         """A new sequence of its own."""
         return Session(self)
 
     def close(self) -> None:
-        """Waits for work in flight; the memory goes with the object."""
+        """Ends the compilation behind the engine and waits for work in flight."""
+        self._end()
         self.device.finish()
 
     def tokenize(self, request: Request) -> list[int]:
         """The prompt's token ids. Raises BadValue for an empty prompt or an id outside the vocabulary."""
+        tokenizer = self.tokenizer
         if request.token_ids is not None:
             ids = list(request.token_ids)
             for token in ids:
-                if not 0 <= token < self.tokenizer.n_vocab:
-                    raise BadValue(f"token_ids: {token!r} is not allowed; allowed: 0..{self.tokenizer.n_vocab - 1}")
+                if not 0 <= token < tokenizer.n_vocab:
+                    raise BadValue(f"token_ids: {token!r} is not allowed; allowed: 0..{tokenizer.n_vocab - 1}")
         elif request.messages is None and (request.raw or self.template is None):
-            ids = self.tokenizer.encode(request.prompt or "", special=True)
-            if self.tokenizer.add_bos and self.tokenizer.bos_id is not None and ids[:1] != [self.tokenizer.bos_id]:
-                ids.insert(0, self.tokenizer.bos_id)
+            ids = tokenizer.encode(request.prompt or "", special=True)
+            if ids and tokenizer.add_bos and tokenizer.bos_id is not None and ids[0] != tokenizer.bos_id:
+                ids.insert(0, tokenizer.bos_id)
         else:
-            ids = self.tokenizer.encode(self._render(request), special=True)
+            ids = tokenizer.encode(self._render(request), special=True)
         if not ids or request.prompt == "":
             raise BadValue("the prompt is empty")
         return ids
@@ -108,21 +108,24 @@ class Engine:
         """The context a request runs in, in tokens. Raises BadValue where the prompt leaves no room for one token more."""
         wanted = self.ctx_max if max_new == -1 else prompt_tokens + max_new
         ctx = self.config.ctx or min(self.ctx_max, max(DEFAULT_CTX, wanted))
+        if prompt_tokens >= self.ctx_max:
+            raise BadValue(f"the prompt has {prompt_tokens} tokens, the model's context is {self.ctx_max}: at most {self.ctx_max - 1} fit, whatever --ctx")
         if prompt_tokens >= ctx:
-            if prompt_tokens >= self.ctx_max:
-                raise BadValue(f"the prompt has {prompt_tokens} tokens, the model's context {self.ctx_max}: shorten the prompt to at most {self.ctx_max - 1} tokens")
-            raise BadValue(f"the prompt has {prompt_tokens} tokens, the context {ctx}: --ctx {prompt_tokens + 1} to {self.ctx_max} makes room")
+            raise BadValue(f"the prompt has {prompt_tokens} tokens, the context is {ctx}: --ctx {prompt_tokens + 1} to {self.ctx_max} makes room")
         return ctx
 
-    def wide(self) -> bool:
-        """Whether the programs for windows of more than one row are ready. Until then rows run one by one, with the same bits."""
-        return self._wide.is_set()
+    def tile(self, rows: int) -> int:
+        """Rows a plan's programs take at once. Until those for more than one are compiled, rows run one by one, with the same bits."""
+        return MAX_WINDOW if rows > 1 and self._wide.done() else 1
 
     def wait_wide(self) -> None:
-        """Waits until the programs for windows of more than one row are ready."""
-        self._wide_thread.join()
-        if not self._wide.is_set():
-            raise self._wide_error
+        """Waits until the programs for windows of more than one row are compiled. Raises DeviceError when they do not compile."""
+        self._wide.wait()
+
+    def _launches(self, tile: int) -> list[Launch]:
+        work = Workspace(self.device, self.model.sizes, 1, 1)
+        state = self.model.state(1)
+        return [*self.model.rows(work, state, tile), *self.model.logits(work, tile), *work.picks(self.model.shape.vocab)]
 
     def _render(self, request: Request) -> str:
         if self.template is None:
@@ -136,147 +139,135 @@ class Engine:
                 messages = [{"role": "system", "content": request.system}, *messages]
         return self.template.render(messages)
 
-    def _compile(self, progress: Progress) -> None:
-        """Programs for one row now, those for up to eight behind them: a cold start's first text needs only the former."""
-        work = Workspace(self.device, self.model.sizes, 1, 1)
-        state = self.model.state(1)
 
-        def specs(tile: int) -> list[Launch]:
-            return [*self.model.rows(work, state, tile), *self.model.logits(work, tile), *work.picks(self.model.shape.vocab)]
+class _Compilation:
+    """Compiles a plan's programs in a thread of its own."""
 
-        narrow = programs(specs(1))
-        for i, spec in enumerate(narrow):
-            progress("compiling", i / len(narrow))
-            self.device.compile([spec])
-        progress("compiling", 1.0)
+    def __init__(self, device: Device, launches: Sequence[Launch]) -> None:
+        self._device, self._specs = device, programs(launches)
+        self._stopped = False
+        self._error: StrataError | None = None
+        self._thread = threading.Thread(target=self._run, name="strata-compile", daemon=True)
+        self._thread.start()
 
-        def widen() -> None:
-            try:
-                self.device.compile(programs(specs(MAX_WINDOW)))
-                self._wide.set()
-            except StrataError as error:
-                self._wide_error = error
+    def _run(self) -> None:
+        try:
+            for spec in self._specs:
+                if self._stopped:
+                    return
+                self._device.compile([spec])
+        except StrataError as error:
+            self._error = error
 
-        self._wide_thread = threading.Thread(target=widen, name="strata-compile", daemon=True)
-        self._wide_thread.start()
+    def done(self) -> bool:
+        return not self._thread.is_alive() and self._error is None and not self._stopped
+
+    def wait(self) -> None:
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._stopped = True
+            self._thread.join()
 
 
 class Session:
-    """One sequence: its KV cells, tables and recorded plans. Not for use from two threads at once."""
+    """One conversation with a model at a time. Not for use from two threads at once."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.result: Result | None = None
-        self._ctx = 0
-        self._plans: dict[tuple[str, int], Replay] = {}
+        self._sequence: SequenceState | None = None
 
     def generate(self, request: Request, progress: Progress | None = None) -> Iterator[Chunk]:
         """Yields the text as it comes; afterwards `result` holds the whole. progress("prefill", fraction) is called on the way.
 
-        Raises BadValue before any work (empty prompt, prompt longer than the context, ids outside the vocabulary), StrataError when a
-        logit row is not a number, DeviceError.
+        Raises BadValue before any work (empty prompt, prompt longer than the context, ids outside the vocabulary), then StrataError when
+        logits are not numbers, DeviceError.
         """
         engine, self.result = self.engine, None
         ids = engine.tokenize(request)
         ctx = engine.context_for(len(ids), request.max_new)
-        biases = self._biases(request)
-        seed = secrets.randbits(64) if request.seed is None else request.seed
-        self._allocate(ctx)
-        return self._run(request, ids, ctx, biases, seed, progress or _silent)
+        rules = Rules(
+            ctx=ctx,
+            budget=UNLIMITED if request.max_new == -1 else request.max_new,
+            temperature=request.temperature,
+            seed=secrets.randbits(64) if request.seed is None else request.seed,
+            ignore_end=request.ignore_eos,
+            biases=self._biases(request),
+        )
+        return self._run(self.sequence(ctx), request.stop, ids, rules, progress or _silent)
 
-    def _run(self, request: Request, ids: list[int], ctx: int, biases: list[tuple[int, float]], seed: int, progress: Progress) -> Iterator[Chunk]:
+    def _run(self, sequence: SequenceState, stops: Sequence[str], ids: list[int], rules: Rules, progress: Progress) -> Iterator[Chunk]:
         started = time.perf_counter()
-        self._set_slot(request, ctx, biases, seed)
-        self.prefill(ids[:-1], progress=progress)
-        self.engine.device.finish()
+        sequence.start(rules)
+        progress("prefill", 0.0)
+        sequence.prefill(ids[:-1], progress=lambda fraction: progress("prefill", fraction))
+        progress("prefill", 1.0)
         prefilled = time.perf_counter()
-        self.work.set_rows([(0, len(ids) - 1, ids[-1], 1)])
+        sequence.set_window(ids[-1:], len(ids) - 1)
 
-        tokenizer = self.engine.tokenizer
-        decoder, matcher = StreamDecoder(tokenizer), StopMatcher(request.stop)
+        decoder, matcher = StreamDecoder(self.engine.tokenizer), StopMatcher(stops)
         tokens: list[int] = []
         texts: list[str] = []
         rounds, reason = 0, ""
         while not reason:
-            flags, new = self._round()
+            made = sequence.round()
             rounds += 1
             text, fresh = "", 0
-            for fresh, token in enumerate(new, 1):
+            for fresh, token in enumerate(made.tokens, 1):
                 tokens.append(token)
-                ends = flags & FLAG_END and fresh == len(new)
+                ends = made.flags & FLAG_END and fresh == len(made.tokens)
                 safe, stopped = matcher.push("" if ends else decoder.push([token]))
                 text += safe
                 if stopped:
                     reason = "stop"
                     break
-            if not reason and flags:
-                reason = "stop" if flags & FLAG_END else "length" if flags & FLAG_BUDGET else "context"
+            if not reason and made.flags:
+                reason = "stop" if made.flags & FLAG_END else "length" if made.flags & FLAG_BUDGET else "context"
                 safe, stopped = matcher.push(decoder.flush())
-                text += safe + ("" if stopped else matcher.flush())
+                text += safe if stopped else safe + matcher.flush()
             texts.append(text)
             if reason:
                 self.result = Result(
-                    text="".join(texts), token_ids=tuple(tokens), finish_reason=reason, prompt_tokens=len(ids), speculation=Speculation(rounds=rounds),
-                    timings=Timings(1e3 * (prefilled - started), 1e3 * (time.perf_counter() - prefilled)), seed=seed, ctx=ctx,
-                )  # fmt: skip
+                    text="".join(texts),
+                    token_ids=tuple(tokens),
+                    finish_reason=reason,
+                    prompt_tokens=len(ids),
+                    speculation=Speculation(rounds=rounds),
+                    timings=Timings(1e3 * (prefilled - started), 1e3 * (time.perf_counter() - prefilled)),
+                    seed=rules.seed,
+                    ctx=rules.ctx,
+                )
             yield Chunk(text, tuple(tokens[len(tokens) - fresh :]))
 
-    def prefill(self, ids: Sequence[int], first: int = 0, progress: Progress = _silent) -> None:
-        """Runs tokens at positions first, first+1, ... through the model, a chunk per submission, without logits."""
-        chunk = self.engine.config.prefill_chunk
-        for start in range(0, len(ids), chunk):
-            progress("prefill", start / len(ids))
-            self.work.set_rows([(0, first + start + i, token, 1) for i, token in enumerate(ids[start : start + chunk])])
-            self._plan("prefill").run()
-        progress("prefill", 1.0)
+    def logits(self, ids: Sequence[int], first: int = 0, chunk: int = MAX_WINDOW) -> NDArray[np.float32]:
+        """Logits float32 [len(ids), vocabulary] of tokens at positions first, first+1, ...; rows run `chunk` (1..8) at a time.
 
-    def _round(self) -> tuple[int, list[int]]:
-        self._plan("decode").run()
-        out = self.engine.device.download(self.work.out, np.int32, OUT_INTS)
-        if out[OUT_FLAGS] & FLAG_BAD:
-            raise StrataError(f"the logits of position {out[OUT_BAD_POSITION]} in slot 0 are not numbers: the model file is damaged or the context too long for it")
-        return int(out[OUT_FLAGS]), out[OUT_TOKENS : OUT_TOKENS + out[OUT_COUNT]].tolist()
+        Positions before `first` must have run before. Raises BadValue for an id or a position outside the model's.
+        """
+        self.engine.tokenize(Request(token_ids=tuple(ids)))
+        return self.sequence(max(first + len(ids), 2)).logits(ids, first, chunk)
 
-    def _plan(self, kind: str) -> Replay:
-        engine = self.engine
-        tile = MAX_WINDOW if kind == "prefill" and engine.wide() else 1
-        if (kind, tile) not in self._plans:
-            launches = engine.model.rows(self.work, self._state, tile)
-            if kind == "decode":
-                launches += [*engine.model.logits(self.work, tile), *self.work.picks(engine.model.shape.vocab)]
-            self._plans[kind, tile] = engine.device.record(launches, engine.config.launch)
-        return self._plans[kind, tile]
+    def window_ms(self, rows: int, repeats: int, first: int) -> list[float]:
+        """Milliseconds of `repeats` rounds (run, pick, accept, read back) of `rows` rows at positions first, ...; their tokens do not matter."""
+        return self.sequence(first + rows).window_ms(rows, first, repeats)
 
-    def _allocate(self, ctx: int) -> None:
-        if ctx <= self._ctx:
-            return
-        engine = self.engine
-        self._plans.clear()
-        self.work = Workspace(engine.device, engine.model.sizes, max(engine.config.prefill_chunk, MAX_WINDOW), engine.groups)
-        self._state = engine.model.state(ctx)
-        ends = sorted(engine.tokenizer.end_ids)[:MAX_END_IDS]
-        engine.device.upload(self.work.end_ids, np.array([len(ends), *ends], np.int32))
-        self._ctx = ctx
+    def sequence(self, ctx: int) -> SequenceState:
+        """The token-level state under this session, with room for `ctx` positions; growing loses what its cells held."""
+        if ctx > self.engine.ctx_max:
+            raise BadValue(f"context: {ctx} is not allowed; allowed: up to {self.engine.ctx_max}, the model's")
+        if self._sequence is None or self._sequence.ctx < ctx:
+            self._sequence = SequenceState(self.engine, ctx)
+        return self._sequence
 
-    def _biases(self, request: Request) -> list[tuple[int, float]]:
+    def _biases(self, request: Request) -> tuple[tuple[int, float], ...]:
         n_vocab = self.engine.tokenizer.n_vocab
         for token in request.logit_bias:
             if token >= n_vocab:
                 raise BadValue(f"logit_bias: token {token} is not allowed; allowed: 0..{n_vocab - 1}")
         if len(request.logit_bias) > MAX_BIASES:
             raise BadValue(f"logit_bias: {len(request.logit_bias)} entries are not allowed; allowed: up to {MAX_BIASES}")
-        return sorted(request.logit_bias.items())
-
-    def _set_slot(self, request: Request, ctx: int, biases: list[tuple[int, float]], seed: int) -> None:
-        device = self.engine.device
-        slot = np.zeros(SLOT_INTS, np.int32)
-        slot[SLOT_TEMPERATURE] = np.float32(request.temperature).view(np.int32)
-        slot[SLOT_SEED_LOW], slot[SLOT_SEED_HIGH] = np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint32).view(np.int32)
-        slot[SLOT_BUDGET] = 2**31 - 1 if request.max_new == -1 else request.max_new
-        slot[SLOT_CONTEXT] = ctx
-        slot[SLOT_IGNORE_END] = request.ignore_eos
-        slot[SLOT_BIASES] = len(biases)
-        device.upload(self.work.slots, slot)
-        if biases:
-            device.upload(self.work.bias_ids, np.array([token for token, _ in biases], np.int32))
-            device.upload(self.work.biases, np.array([amount for _, amount in biases], np.float32))
+        return tuple(sorted(request.logit_bias.items()))

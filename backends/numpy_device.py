@@ -1,3 +1,68 @@
-from backends.device import Device
+"""The device without a driver: launches run the reference ops in NumPy, slowly."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from backends.device import Device, KernelSpec, Launch, Replay
+from backends.errors import DeviceError
+from backends.reference import OPS, NumpyBuffer, run
+
+
+class NumpyReplay(Replay):
+    """The launches, run when asked."""
+
+    kind = "function calls"
+
+    def __init__(self, launches: Sequence[Launch]) -> None:
+        self._launches = launches
+
+    def run(self) -> None:
+        for launch in self._launches:
+            run(launch.spec, launch.args)
+
+
 class NumpyDevice(Device):
-    driver="x"; memory=0
+    """Always there."""
+
+    name = "numpy"
+    units = 1
+    lanes = 1
+    dot = 0
+    driver = f"NumPy {np.__version__}"
+    line = f"numpy: {driver}"
+
+    @property
+    def memory(self) -> int:
+        """Bytes of main memory; 0 where the system does not say."""
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+
+    def alloc(self, nbytes: int) -> NumpyBuffer:
+        try:
+            return NumpyBuffer(nbytes)
+        except MemoryError as error:
+            raise DeviceError(f"no room for {nbytes / 2**20:.0f} MiB more of main memory; a smaller --ctx or model needs less") from error
+
+    def upload(self, buffer: NumpyBuffer, array: NDArray[Any], offset: int = 0) -> None:
+        buffer.data[offset : offset + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+    def download(self, buffer: NumpyBuffer, dtype: DTypeLike, count: int, offset: int = 0) -> NDArray[Any]:
+        return buffer.data[offset : offset + count * np.dtype(dtype).itemsize].view(dtype).copy()
+
+    def compile(self, specs: Sequence[KernelSpec]) -> None:
+        for spec in specs:
+            if spec.kernel not in OPS:
+                raise DeviceError(f"no reference op {spec.kernel!r}")
+
+    def record(self, launches: Sequence[Launch], style: str = "auto") -> Replay:
+        if style == "buffer":
+            raise DeviceError("launch=buffer: the NumPy device has no command buffers; launch=queue or auto")
+        return NumpyReplay(launches)
+
+    def finish(self) -> None:
+        pass

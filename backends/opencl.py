@@ -41,6 +41,7 @@ def set_up_driver() -> None:
     """
     os.environ.setdefault("DPCPP_CPU_CU_AFFINITY", "close")
     os.environ.setdefault("DPCPP_CPU_PLACES", "cores")
+    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")  # backends/program_cache.py says why
     if "OCL_ICD_VENDORS" in os.environ or "OCL_ICD_FILENAMES" in os.environ:
         return
     if sys.platform == "win32":

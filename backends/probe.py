@@ -58,7 +58,7 @@ def trial(name: str) -> None:
     expected = c + (a.astype(np.int32) * b).reshape(16, 4).sum(1)
     flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
     buffers = [cl.Buffer(context, flags, hostbuf=array) for array in (a, b, c)]
-    cl.Program(context, _SOURCE).build(cache_dir=False).f(queue, (1,), (1,), *buffers)
+    cl.Program(context, _SOURCE).build().f(queue, (1,), (1,), *buffers)
     cl.enqueue_copy(queue, c, buffers[2])
     if np.array_equal(c, expected):
         print("exact")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,7 +67,9 @@ class ProgramCache:
             except cl.Error:
                 pass  # another build of the same driver version; compile anew
         try:
-            program = cl.Program(context, source).build(list(options), cache_dir=False)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", cl.CompilerWarning)
+                program = cl.Program(context, source).build(list(options))
         except cl.Error as error:
             raise DeviceError(f"a kernel does not compile on {line}: {error}") from error
         self.store(key, program.get_info(cl.program_info.BINARIES)[0])

@@ -127,7 +127,7 @@ def rsqrt(x: Any) -> Floats:
         y = fma32(y * _f(0.5), r, y)
         s = y * y
         r = fma32(-m, fma32(y, y, -s), fma32(-m, s, 1))
-        y = fma32(y * _f(0.5), r, y)
+        y = fma32(y * _f(0.5), fma32(r * _f(0.75), r, r), y)
         bits = _as_u(_as_i(y) - ((e - np.where(small, _i(75), _i(0))) << _i(23)))
         bits = np.where(u == 0x7F800000, _u(0), bits)
         bits = np.where(u > 0x7F800000, _u(0x7FC00000), bits)
@@ -175,7 +175,7 @@ def sigmoid(x: Any) -> Floats:
     with np.errstate(**QUIET):
         y = _sigmoid_scaled(x)
         y = np.where(x < -70, _descale(y), y)
-        return np.asarray(np.where(x == x, y, x))
+        return np.asarray(np.where(np.isnan(x), x, y))
 
 
 def silu(x: Any) -> Floats:
@@ -185,12 +185,12 @@ def silu(x: Any) -> Floats:
         bounded = np.where(x < -110, _f(-110), x)
         y = bounded * _sigmoid_scaled(bounded)
         y = np.where(x < -70, -_descale(-y), y)
-        return np.asarray(np.where(x == x, y, x))
+        return np.asarray(np.where(np.isnan(x), x, y))
 
 
 def _log_reduced(f: Floats, e: Floats) -> Floats:
-    p = fma32(-0.12879284, f, 0.13985594)
-    for coefficient in (-0.12187454, 0.14005543, -0.16680221, 0.20010436, -0.24999805, 0.33333215, -0.5):
+    p = fma32(-0.04515227, f, 0.10472551)
+    for coefficient in (-0.13163936, 0.1447763, -0.16646878, 0.19990848, -0.2500011, 0.3333345, -0.5):
         p = fma32(p, f, coefficient)
     p = fma32(p, f * f, f)
     return fma32(e, 0.6931472, p)
@@ -202,8 +202,8 @@ def log(x: Any) -> Floats:
     with np.errstate(**QUIET):
         u = _as_u(x)
         small = u < 0x00800000
-        i = np.where(small, _as_i(_as_i(u).astype(np.float32)), _as_i(u)) - _i(0x3F2AAAAB)
-        f = _as_f((i & _i(0x007FFFFF)) + _i(0x3F2AAAAB)) - _f(1)
+        i = np.where(small, _as_i(_as_i(u).astype(np.float32)), _as_i(u)) - _i(0x3F400000)
+        f = _as_f((i & _i(0x007FFFFF)) + _i(0x3F400000)) - _f(1)
         y = _log_reduced(f, ((i >> _i(23)) - np.where(small, _i(149), _i(0))).astype(np.float32))
         y = np.where(u == 0x7F800000, x, y)
         y = np.where(u > 0x7F800000, NAN, y)
@@ -214,7 +214,7 @@ def log1p(x: Any) -> Floats:
     """log(1 + x)."""
     x = _f(x)
     with np.errstate(**QUIET):
-        e = (_as_i(x + _f(1)) - _i(0x3F2AAAAB)) >> _i(23)
+        e = (_as_i(x + _f(1)) - _i(0x3F400000)) >> _i(23)
         scale = _as_f(_i(0x40800000) - (e << _i(23)))
         f = fma32(x * _f(0.25), scale, fma32(0.25, scale, -1))
         y = _log_reduced(f, e.astype(np.float32))

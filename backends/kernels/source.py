@@ -30,7 +30,7 @@ def kernel_source(files: Sequence[str], dialect: str = "opencl", lanes: Sequence
         parts += _instance(count)
     parts += _op_names(max(lanes))
     parts += [_text(name) for name in files]
-    return "\n".join(parts)
+    return "\n".join(parts) + "\n"
 
 
 def _text(name: str) -> str:

@@ -119,6 +119,15 @@ class _Layer:
     down: Matrix
 
 
+@dataclass(frozen=True, slots=True)
+class State:
+    """KV cells, and RoPE cosines and sines by position."""
+
+    cache: KVCache
+    cosines: object
+    sines: object
+
+
 class Llama:
     """A model of architecture `llama`: checks the file on creation, loads with `load`, then makes launches.
 
@@ -193,17 +202,16 @@ class Llama:
         self.final_norm = device.put(_floats(self._final_norm))
         progress(1.0)
 
-    def state(self, ctx: int) -> tuple[KVCache, object, object]:
-        """What one session's sequences need: KV cells and the RoPE tables of `ctx` positions."""
+    def state(self, ctx: int, slots: int = 1) -> State:
+        """What `slots` sequences of up to `ctx` positions need: KV cells and RoPE tables."""
         s = self.shape
         cosines, sines = rope_tables(s, ctx, None if self._rope_factors is None else _floats(self._rope_factors))
-        return KVCache(self.device, s.layers, s.kv_heads, s.head_dim, ctx), self.device.put(cosines), self.device.put(sines)
+        return State(KVCache(self.device, s.layers, s.kv_heads, s.head_dim, ctx, slots), self.device.put(cosines), self.device.put(sines))
 
-    def rows(self, work: Workspace, state: tuple[KVCache, object, object], tile: int) -> list[Launch]:
+    def rows(self, work: Workspace, state: State, tile: int) -> list[Launch]:
         """Launches that run the table's rows through all layers: they write their KV cells and leave the residual in work.x."""
-        s, sizes, (cache, cosines, sines) = self.shape, self.sizes, state
-        attention_tile = min(tile, max(1, 8 * 64 // s.head_dim), 8)
-        attention_tile = 1 << (attention_tile.bit_length() - 1)
+        s, sizes, cache = self.shape, self.sizes, state.cache
+        attention_tile = min(tile, 8 if s.head_dim <= 64 else 4 if s.head_dim <= 128 else 2)  # what the vector registers hold
         attention = KernelSpec("attention", "attention", (), (("HEAD", s.head_dim), ("ATTENTION_TILE", attention_tile)))
         launches = [Launch(self.embedding.spec("embed", "embed"), (work.control, work.rows, self.embedding.buffer, s.embd, work.x, s.embd), work.groups)]
         for i, layer in enumerate(self.layers):
@@ -213,7 +221,7 @@ class Llama:
                 block += matrix.row_blocks
             kv = (cache.keys[i], cache.values[i], cache.block_table, cache.blocks_per_slot, s.heads, s.kv_heads)
             launches += [
-                Launch(KernelSpec("rope_kv", "rope_kv"), (work.control, work.rows, work.qkv, sizes.qkv, cosines, sines, *kv, s.head_dim), work.groups),
+                Launch(KernelSpec("rope_kv", "rope_kv"), (work.control, work.rows, work.qkv, sizes.qkv, state.cosines, state.sines, *kv, s.head_dim), work.groups),
                 Launch(attention, (work.control, work.rows, work.qkv, sizes.qkv, *kv, 1.0 / math.sqrt(s.head_dim), work.attended, sizes.heads), work.groups),
                 work.matvec(layer.output, work.attended, sizes.heads, work.x, s.embd, tile, mode=ADD),
             ]

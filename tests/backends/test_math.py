@@ -67,7 +67,7 @@ class Device:
             for name, function, arity in functions:
                 parameters = "".join(f"GLOBAL const float *{x}, " for x in "abc"[:arity])
                 call = f"{function.format(lanes)}({', '.join(load.format(x) for x in 'abc'[:arity])})"
-                text += f"KERNEL void {name}_{lanes}({parameters}GLOBAL float *out) {{ {stores[lanes].format(call)} }}\n"
+                text += f"KERNEL void run_{name}_{lanes}({parameters}GLOBAL float *out) {{ {stores[lanes].format(call)} }}\n"
         self.program = cl.Program(context, text).build(options)
 
     def __call__(self, name: str, lanes: int, *arrays: Floats) -> Floats:
@@ -75,7 +75,7 @@ class Device:
         result = np.empty_like(arrays[0])
         buffers = [self.cl.Buffer(self.context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=array) for array in arrays]
         out = self.cl.Buffer(self.context, flags.WRITE_ONLY, result.nbytes)
-        self.cl.Kernel(self.program, f"{name}_{lanes}")(self.queue, (result.size // lanes,), None, *buffers, out)
+        self.cl.Kernel(self.program, f"run_{name}_{lanes}")(self.queue, (result.size // lanes,), None, *buffers, out)
         self.cl.enqueue_copy(self.queue, result, out)
         return result
 
@@ -150,7 +150,7 @@ def test_flushing_subnormals_changes_nothing(name: str, device: Device, flushing
         *[("sigmoid", x, y) for x, y in ((0, 0.5), (-np.inf, 0), (np.inf, 1), (-1000, 0), (1000, 1))],
         *[("silu", x, y) for x, y in ((0, 0), (-0.0, -0.0), (-np.inf, -0.0), (np.inf, np.inf))],
         *[("softplus", x, y) for x, y in ((-np.inf, 0), (np.inf, np.inf), (1e30, 1e30))],
-        *[("rsqrt", x, y) for x, y in ((0, np.inf), (-0.0, -np.inf), (-1, np.nan), (np.inf, 0), (4, 0.5), (1e-45, 2.6713996e22))],
+        *[("rsqrt", x, y) for x, y in ((0, np.inf), (-0.0, -np.inf), (-1, np.nan), (np.inf, 0), (4, 0.5), (1e-45, 2.6713738e22))],
     ],
 )
 def test_edge_values(name: str, x: float, expected: float) -> None:
@@ -162,9 +162,8 @@ def nearest_float32(x: Fraction) -> float:
     """x rounded to float32, ties to even, from the definition."""
     if x == 0:
         return 0.0
-    exponent = max(math.floor(math.log2(abs(x))), -126) - 23
-    if abs(x) >= Fraction(2) ** (exponent + 24):  # math.log2 rounds
-        exponent += 1
+    exponent = abs(x.numerator).bit_length() - x.denominator.bit_length()
+    exponent = max(exponent - (abs(x) < Fraction(2) ** exponent), -126) - 23
     value = round(x / Fraction(2) ** exponent) * Fraction(2) ** exponent
     return float(value) if abs(value) < 2**128 else math.copysign(math.inf, value)
 
@@ -181,12 +180,16 @@ def fma_cases() -> tuple[Floats, Floats, Floats]:
         near = -product * (1 + rng.integers(-2, 3, n) * 2.0**-24)
         boundary = np.exp2(np.frexp(product)[1] + rng.integers(-30, 60, n)) * rng.integers(1, 8, n)
         c = np.choose(rng.integers(0, 3, n), [near, boundary, rng.uniform(-1, 1, n) * np.exp2(sizes)]).astype(np.float32)
-    # Ties broken only by a bit 2^-60 or so below them, in normal and in subnormal results.
-    tie = [(1 + 2**-23, s * 2.0**k * (1 - 2**-23), t * 2.0**m) for k in range(-150, 20) for m in (k + 24, k + 25) for s in (1, -1) for t in (1, 3) if m > -150]
-    ta, tb, tc = np.array(tie).astype(np.float32).T
-    bits3 = rng.integers(0, 0x7F000000, (3, n), dtype=np.uint32) | rng.integers(0, 2, (3, n), dtype=np.uint32) << np.uint32(31)
-    a, b, c = (np.concatenate(parts) for parts in zip((a, b, c), (ta, tb, tc), bits3.view(np.float32), strict=True))
-    return a[: a.size // 16 * 16], b[: a.size // 16 * 16], c[: a.size // 16 * 16]
+    # Ties broken only by the product's lowest bits, far below them, in normal and in subnormal results.
+    powers = np.arange(-150, 20)
+    ties = [(s * np.exp2(powers), t * np.exp2(np.maximum(powers + gap, -149))) for s in (1, -1) for t in (1, 3) for gap in (23, 24, 25)]
+    tb, tc = (np.concatenate(tie) for tie in zip(*ties, strict=True))
+    anything = rng.integers(0, 1 << 32, (3, n), dtype=np.uint32).view(np.float32)
+    parts = (a, b, c), (np.full(tb.size, 1 + 2**-23), tb * (1 - 2**-23), tc), anything
+    cases: Floats = np.concatenate([np.array(part, dtype=np.float32) for part in parts], axis=1)
+    cases = cases[:, np.isfinite(cases).all(axis=0)]
+    a, b, c = cases[:, : cases.shape[1] // 16 * 16].copy()
+    return a, b, c
 
 
 def test_fma_rounds_once() -> None:
@@ -194,7 +197,7 @@ def test_fma_rounds_once() -> None:
     exact = [Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z)) for x, y, z in zip(a, b, c, strict=True)]
     expected = np.array([nearest_float32(x) for x in exact], dtype=np.float32)
     np.testing.assert_array_equal(fma32(a, b, c), expected)
-    assert np.count_nonzero((expected != 0) & (np.abs(expected) < 2**-126)) > 100
+    assert np.count_nonzero((expected != 0) & (np.abs(expected) < 2**-126)) > 50
 
 
 @pytest.mark.parametrize("lanes", [1, 16])

@@ -60,7 +60,9 @@ def test_known_answers(counter: tuple[int, ...], key: tuple[int, int], expected:
 
 
 @pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
-def test_known_answers_on_the_device(cl_context: Any, program: Any, lanes: int, counter: tuple[int, ...], key: tuple[int, int], expected: tuple[int, ...]) -> None:
+def test_known_answers_on_the_device(
+    cl_context: Any, program: Any, lanes: int, counter: tuple[int, ...], key: tuple[int, int], expected: tuple[int, ...]
+) -> None:
     words = np.repeat(np.array(counter, dtype=np.uint32), lanes)
     run(cl_context, program, "rounds", 1, list(key), words)
     np.testing.assert_array_equal(words, np.repeat(np.array(expected, dtype=np.uint32), lanes))

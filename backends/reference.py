@@ -1,0 +1,250 @@
+"""The plain-English version of every op: the oracle of the tests and what the NumPy device runs.
+
+A function per kernel, by the kernel's name and with its arguments (buffers as NumpyBuffer). Rows, tables and layouts are those of the
+kernels; sums run in NumPy's order, so agreement with a device is a tolerance, exact only in the integer part of dot products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backends import reference_math
+from backends.device import KernelSpec
+from backends.model.weights import WEIGHT_TYPES, Unpacked, unpack
+from backends.tables import (
+    ADD,
+    BLOCK,
+    CONTROL_ROWS,
+    FLAG_BAD,
+    FLAG_BUDGET,
+    FLAG_CONTEXT,
+    FLAG_END,
+    GATED,
+    OUT_BAD_POSITION,
+    OUT_COUNT,
+    OUT_FLAGS,
+    OUT_INTS,
+    OUT_TOKENS,
+    PARTIAL_INTS,
+    ROW_INTS,
+    SILU,
+    SLOT_BIASES,
+    SLOT_BUDGET,
+    SLOT_CONTEXT,
+    SLOT_IGNORE_END,
+    SLOT_INTS,
+    SLOT_SEED_HIGH,
+    SLOT_SEED_LOW,
+    SLOT_TEMPERATURE,
+)
+
+Floats = NDArray[np.float32]
+_BY_HEADER = {kind.header: kind.name for kind in WEIGHT_TYPES.values()}
+
+
+class NumpyBuffer:
+    """Memory of the NumPy device. unpacked: weight matrices that were read from it, by where they start."""
+
+    __slots__ = ("data", "nbytes", "unpacked")
+
+    def __init__(self, nbytes: int) -> None:
+        self.data = np.zeros(-(-nbytes // 64) * 64, np.uint8)
+        self.nbytes = nbytes
+        self.unpacked: dict[int, Unpacked] = {}
+
+    def ints(self, width: int) -> NDArray[np.int32]:
+        """The buffer as int32 [n, width]."""
+        return self.data.view(np.int32)[: self.data.size // 4 // width * width].reshape(-1, width)
+
+    def floats(self, width: int) -> Floats:
+        """The buffer as float32 [n, width]."""
+        return self.data.view(np.float32)[: self.data.size // 4 // width * width].reshape(-1, width)
+
+    def halves(self, *shape: int) -> NDArray[np.float16]:
+        """The buffer as float16 [n, *shape]."""
+        size = int(np.prod(shape))
+        return self.data.view(np.float16)[: self.data.size // 2 // size * size].reshape(-1, *shape)
+
+
+def _matrix(spec: KernelSpec, buffer: NumpyBuffer, lines: int, columns: int, row_blocks: int) -> Unpacked:
+    if lines not in buffer.unpacked:
+        name = next(_BY_HEADER[header] for header in spec.headers if header in _BY_HEADER)
+        buffer.unpacked[lines] = unpack(buffer.data[lines * 64 :], name, columns, row_blocks)
+    return buffer.unpacked[lines].first(row_blocks * 16)
+
+
+def _count(control: NumpyBuffer) -> int:
+    return int(control.data.view(np.int32)[CONTROL_ROWS])
+
+
+def rms_norm(x: Floats, weight: Floats, epsilon: float) -> Floats:
+    """x / sqrt(mean(x^2) + epsilon) * weight for rows x [rows, n]."""
+    mean = reference_math.div((x * x).sum(1), np.float32(x.shape[1]))
+    return x * reference_math.rsqrt(mean + np.float32(epsilon))[:, None] * weight
+
+
+def quantise(x: Floats) -> tuple[Floats, Floats, Floats]:
+    """Rows [rows, n] as int8 codes (held as float32) [rows, n/32, 32], their scales and sums [rows, n/32] (SEMANTICS: activations)."""
+    blocks = x.reshape(len(x), -1, 32)
+    top = np.abs(blocks).max(2)
+    safe = np.where(top > 0, top, np.float32(1))
+    inverse = np.where(top > 0, reference_math.div(np.full_like(top, 127), safe), np.float32(0))
+    codes = np.rint(blocks.astype(np.float64) * inverse[..., None]).astype(np.float32)
+    return codes, top * np.float32(0.00787401574803149606), codes.sum(2)
+
+
+def embed(spec: KernelSpec, control: NumpyBuffer, rows: NumpyBuffer, weights: NumpyBuffer, columns: int, x: NumpyBuffer, x_stride: int) -> None:
+    """x[row] = the embedding of the row's token; an inactive row is zero."""
+    table = rows.ints(ROW_INTS)[: _count(control)]
+    matrix = _matrix(spec, weights, 0, columns, 1 << 24)
+    out = x.floats(x_stride)
+    for r, (_, _, token, active) in enumerate(table):
+        out[r, :columns] = matrix.row(token) if active else 0
+
+
+def matvec(
+    spec: KernelSpec, control: NumpyBuffer, weights: NumpyBuffer, weight_lines: int, x: NumpyBuffer, x_stride: int, norm: NumpyBuffer, normed: int, epsilon: float,
+    columns: int, row_blocks: int, y: NumpyBuffer, y_stride: int, y_block: int, mode: int, scratch: NumpyBuffer, scratch_lines: int,
+) -> None:  # fmt: skip
+    """y (op) W norm(x) for every row; activations int8 per 32 values for quantised weights."""
+    count = _count(control)
+    values = x.floats(x_stride)[:count, :columns]
+    if normed:
+        values = rms_norm(values, norm.data.view(np.float32)[:columns], epsilon)
+    matrix = _matrix(spec, weights, weight_lines, columns, row_blocks)
+    if matrix.scales is None:
+        product = values @ matrix.codes.transpose(1, 0, 2).reshape(row_blocks * 16, columns).T
+    else:
+        codes, scales, sums = quantise(values)
+        dots = np.matmul(matrix.codes, codes.transpose(1, 2, 0))  # [k blocks, outputs, rows]: integers, exact in float32
+        terms = matrix.scales[..., None] * dots + matrix.minima[..., None] * sums.T[:, None, :]
+        product = np.einsum("kor,kr->ro", terms, scales.T, dtype=np.float32)
+    if mode == SILU:
+        parts = product.reshape(count, -1, 2, 16)
+        product = (reference_math.silu(np.ascontiguousarray(parts[:, :, 0])) * parts[:, :, 1]).reshape(count, -1)
+    out = y.floats(y_stride)[:count, y_block * 16 : y_block * 16 + product.shape[1]]
+    if mode == ADD:
+        out += product
+    elif mode == GATED:
+        out[:] = reference_math.silu(np.ascontiguousarray(out)) * product
+    else:
+        out[:] = product
+
+
+def rope_kv(
+    spec: KernelSpec, control: NumpyBuffer, rows: NumpyBuffer, qkv: NumpyBuffer, qkv_stride: int, cosines: NumpyBuffer, sines: NumpyBuffer, keys: NumpyBuffer,
+    values: NumpyBuffer, block_table: NumpyBuffer, blocks_per_slot: int, heads: int, kv_heads: int, head_dim: int,
+) -> None:  # fmt: skip
+    """Rotates query and key heads by position (adjacent pairs), writes keys and values to the row's KV cell as f16."""
+    key_blocks, value_blocks = keys.halves(kv_heads, 4, head_dim, 16), values.halves(kv_heads, BLOCK, head_dim)
+    blocks = block_table.ints(blocks_per_slot)
+    for r, (slot, position, _, active) in enumerate(rows.ints(ROW_INTS)[: _count(control)]):
+        if not active:
+            continue
+        vectors = qkv.floats(qkv_stride)[r, : (heads + 2 * kv_heads) * head_dim].reshape(-1, head_dim)
+        swapped = vectors[: heads + kv_heads].reshape(-1, head_dim // 2, 2)[..., ::-1].reshape(-1, head_dim)
+        rotated = vectors[: heads + kv_heads] * cosines.floats(head_dim)[position] + swapped * sines.floats(head_dim)[position]
+        vectors[:heads] = rotated[:heads]
+        block, at = blocks[slot, position // BLOCK], position % BLOCK
+        with np.errstate(over="ignore"):
+            key_blocks[block, :, at // 16, :, at % 16] = rotated[heads:]
+            value_blocks[block, :, at] = vectors[heads + kv_heads :]
+
+
+def attention(
+    spec: KernelSpec, control: NumpyBuffer, rows: NumpyBuffer, qkv: NumpyBuffer, qkv_stride: int, keys: NumpyBuffer, values: NumpyBuffer, block_table: NumpyBuffer,
+    blocks_per_slot: int, heads: int, kv_heads: int, scale: float, out: NumpyBuffer, out_stride: int,
+) -> None:  # fmt: skip
+    """Causal attention of every row over the cells of its own sequence up to its own position."""
+    head_dim = dict(spec.constants)["HEAD"]
+    key_blocks, value_blocks = keys.halves(kv_heads, 4, head_dim, 16), values.halves(kv_heads, BLOCK, head_dim)
+    blocks = block_table.ints(blocks_per_slot)
+    for r, (slot, position, _, active) in enumerate(rows.ints(ROW_INTS)[: _count(control)]):
+        target = out.floats(out_stride)[r, : heads * head_dim].reshape(heads, head_dim)
+        if not active:
+            target[:] = 0
+            continue
+        used = blocks[slot, : position // BLOCK + 1]
+        k = key_blocks[used].transpose(1, 0, 2, 4, 3).reshape(kv_heads, -1, head_dim)[:, : position + 1].astype(np.float32)
+        v = value_blocks[used].transpose(1, 0, 2, 3).reshape(kv_heads, -1, head_dim)[:, : position + 1].astype(np.float32)
+        q = qkv.floats(qkv_stride)[r, : heads * head_dim].reshape(kv_heads, heads // kv_heads, head_dim)
+        scores = np.matmul(q, k.transpose(0, 2, 1)) * np.float32(scale)
+        weights = np.exp(scores - scores.max(2, keepdims=True))
+        target[:] = (np.matmul(weights, v) / weights.sum(2, keepdims=True)).reshape(heads, head_dim)
+
+
+def pick(
+    spec: KernelSpec, control: NumpyBuffer, rows: NumpyBuffer, slots: NumpyBuffer, logits: NumpyBuffer, stride: int, n_vocab: int, bias_ids: NumpyBuffer,
+    biases: NumpyBuffer, biases_per_slot: int, partial: NumpyBuffer,
+) -> None:  # fmt: skip
+    """The best id of every row: logit bias, then logit + temperature * Gumbel noise; ties to the lowest id. One share."""
+    for r, (slot, position, _, _) in enumerate(rows.ints(ROW_INTS)[: _count(control)]):
+        settings, row = slots.ints(SLOT_INTS)[slot], logits.floats(stride)[r, :n_vocab]
+        used = slice(0, settings[SLOT_BIASES])
+        row[bias_ids.ints(biases_per_slot)[slot, used]] += biases.floats(biases_per_slot)[slot, used]
+        scores = row
+        temperature = settings[SLOT_TEMPERATURE : SLOT_TEMPERATURE + 1].view(np.float32)[0]
+        if temperature > 0:
+            key = tuple(int(word) for word in settings[SLOT_SEED_LOW : SLOT_SEED_HIGH + 1].view(np.uint32))
+            scores = row + temperature * reference_math.gumbel(noise_words(key, int(position) + 1, n_vocab))
+        result = partial.ints(PARTIAL_INTS)[r]
+        usable = np.where(np.isnan(scores), np.float32(-np.inf), scores)
+        best = int(usable.argmax())
+        result[0] = usable[best].view(np.int32)
+        result[1] = best if usable[best] > -np.inf else 0x7FFFFFFF
+        result[2] = np.isnan(row).any()
+
+
+def noise_words(key: tuple[int, ...], position: int, n_vocab: int) -> NDArray[np.uint32]:
+    """The random word of every id at a position: word (id & 3) of Philox4x32-10 with counter (id >> 2, position, 0, 0)."""
+    counters = np.zeros((-(-n_vocab // 4), 4), np.uint32)
+    counters[:, 0], counters[:, 1] = np.arange(len(counters)), position
+    return reference_math.philox4x32_10((key[0], key[1]), *counters.T).reshape(-1)[:n_vocab]
+
+
+def accept(
+    spec: KernelSpec, control: NumpyBuffer, rows: NumpyBuffer, slots: NumpyBuffer, end_ids: NumpyBuffer, partial: NumpyBuffer, shares: int, out: NumpyBuffer
+) -> None:
+    """Accepts drafts while they equal the picks, stops at END, budget and context, and writes the next round's rows."""
+    table = rows.ints(ROW_INTS)[: _count(control)].tolist()
+    ends = end_ids.data.view(np.int32)
+    ends = set(ends[1 : 1 + ends[0]].tolist())
+    following: list[list[int]] = []
+    for slot in dict.fromkeys(row[0] for row in table):
+        settings, result = slots.ints(SLOT_INTS)[slot], out.ints(OUT_INTS)[slot]
+        emitted, flags, token = 0, 0, -1
+        position = next(row[1] for row in table if row[0] == slot)
+        for r, (owner, row_position, draft, active) in enumerate(table):
+            if owner != slot:
+                continue
+            if flags or not active or (emitted and draft != token):
+                break
+            position = row_position
+            _, token, bad, _ = partial.ints(PARTIAL_INTS)[r].tolist()
+            if bad or token == 0x7FFFFFFF:
+                flags = FLAG_BAD
+                result[OUT_BAD_POSITION] = position
+                break
+            result[OUT_TOKENS + emitted] = token
+            emitted += 1
+            settings[SLOT_BUDGET] -= 1
+            flags |= FLAG_END if token in ends and not settings[SLOT_IGNORE_END] else 0
+            flags |= FLAG_BUDGET if settings[SLOT_BUDGET] == 0 else 0
+            flags |= FLAG_CONTEXT if position + 2 >= settings[SLOT_CONTEXT] else 0
+        result[OUT_COUNT], result[OUT_FLAGS] = emitted, flags
+        following.append([slot, position + 1, token, int(emitted > 0 and not flags)])
+    rows.ints(ROW_INTS)[: len(following)] = following
+    control.data.view(np.int32)[CONTROL_ROWS] = len(following)
+
+
+OPS: Final[dict[str, Callable[..., None]]] = {op.__name__: op for op in (embed, matvec, rope_kv, attention, pick, accept)}
+
+
+def run(spec: KernelSpec, args: tuple[Any, ...]) -> None:
+    """Runs one launch."""
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        OPS[spec.kernel](spec, *args)

@@ -1,0 +1,55 @@
+"""What the guarantee tests vary, and how they compare: logits by their bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from backends.config import DecodeConfig
+from backends.engine import Engine
+from backends.tables import BLOCK, MAX_WINDOW
+
+# Settings that may change no bit: work-groups, instructions, launch style.
+SETTINGS = {
+    "one work-group": {"work_groups": 1},
+    "two work-groups": {"work_groups": 2},
+    "seven work-groups": {"work_groups": 7},
+    "portable": {"instructions": "portable"},
+    "queue": {"launch": "queue"},
+}
+
+
+def opened(model: Path, cache_dir: str, **settings: object) -> Engine:
+    """An engine on the OpenCL CPU device with the programs of all windows ready."""
+    engine = Engine.open(model, DecodeConfig(backend="opencl", cache_dir=cache_dir, **settings))  # type: ignore[arg-type]
+    engine.wait_wide()
+    return engine
+
+
+def bits(logits: NDArray[np.float32]) -> NDArray[np.int32]:
+    """The floats' bits, so that equality means equality."""
+    return logits.view(np.int32)
+
+
+def by_windows(engine: Engine, ids: list[int]) -> dict[str, NDArray[np.int32]]:
+    """Logits of all rows by every window size."""
+    return {f"window {window}": bits(engine.session().logits(ids, 0, window)) for window in range(1, MAX_WINDOW + 1)}
+
+
+def after_prefill(engine: Engine, ids: list[int], tail: int) -> NDArray[np.int32]:
+    """Logits of the last `tail` rows after a prefill of the others."""
+    sequence = engine.session().sequence(len(ids))
+    sequence.prefill(ids[:-tail])
+    return bits(sequence.logits(ids[-tail:], len(ids) - tail))
+
+
+def poison(engine: Engine, ids: list[int], at: int, value: float) -> NDArray[np.int32]:
+    """Logits of rows at..., all KV cells from position `at` on having held `value` before."""
+    sequence = engine.session().sequence(len(ids) + 2 * BLOCK)
+    cache = sequence.state.cache
+    for buffer in (*cache.keys, *cache.values):
+        engine.device.upload(buffer, np.full(buffer.nbytes // 2, value, np.float16))
+    sequence.prefill(ids[:at])
+    return bits(sequence.logits(ids[at:], at))

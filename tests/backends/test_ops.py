@@ -1,0 +1,98 @@
+"""Every op against its NumPy reference: each launch of a model's plan on both devices, from the same buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backends.config import DecodeConfig
+from backends.device import Launch
+from backends.engine import Engine
+from backends.model.llama import State
+from backends.plan import Workspace
+from backends.tables import OUT_INTS
+from tests.backends.guarantee import opened
+from tests.backends.test_guarantee import MODELS
+from tests.tiny import write_tiny_llama
+
+CTX = 192
+FLOATS = ("x", "qkv", "attended", "hidden", "logits")
+
+
+class Side:
+    """A device's engine with tables for two sequences."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.device = engine, engine.device
+        self.work = Workspace(engine.device, engine.model.sizes, 8, engine.groups, slots=2)
+        self.state: State = engine.model.state(CTX, slots=2)
+
+    def launches(self, tile: int) -> list[Launch]:
+        return [*self.engine.model.rows(self.work, self.state, tile), *self.engine.model.logits(self.work, tile), *self.work.picks(self.engine.model.shape.vocab)]
+
+    def read(self, name: str) -> np.ndarray:
+        buffer = getattr(self.work, name)
+        return self.device.download(buffer, np.float32, buffer.nbytes // 4)
+
+    def run(self, launch: Launch) -> None:
+        self.device.record([launch], "queue").run()
+        self.device.finish()
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def sides(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, cache_dir: str) -> Iterator[tuple[Side, Side]]:
+    model: Path = write_tiny_llama(tmp_path_factory.mktemp("ops") / "tiny.gguf", n_layer=2, ctx=CTX, seed=8, **MODELS[request.param])
+    with opened(model, cache_dir) as device, Engine.open(model, DecodeConfig(backend="numpy")) as reference:
+        yield Side(device), Side(reference)
+
+
+# (slot, position, token, active): windows, two sequences in one table, inactive rows. Each case builds on the cells of those before.
+CASES = {
+    "one row": [(0, 0, 7, 1)],
+    "window of three": [(0, 1, 9, 1), (0, 2, 30, 1), (0, 3, 31, 1)],
+    "two sequences": [(0, 4, 12, 1), (0, 5, 13, 1), (1, 0, 40, 1), (1, 1, 41, 1), (1, 2, 42, 1)],
+    "inactive rows": [(0, 6, 12, 1), (0, 7, 0, 0), (1, 3, 44, 1), (1, 9, 0, 0)],
+    "eight rows": [(0, 7 + i, 20 + i, 1) for i in range(8)],
+}
+
+
+@pytest.mark.parametrize("tile", [1, 8])
+def test_every_launch(sides: tuple[Side, Side], tile: int) -> None:
+    device, reference = sides
+    for name, rows in CASES.items():
+        for side in sides:
+            side.work.set_rows(rows)
+        for ours, theirs in zip(device.launches(tile), reference.launches(tile), strict=True):
+            device.run(ours)
+            reference.run(theirs)
+            for buffer in FLOATS:
+                got, wanted = device.read(buffer), reference.read(buffer)
+                # A value within rounding of half a step may take the other int8 code; such flips are rare and at most a step of one block.
+                close = np.isclose(got, wanted, rtol=1e-4, atol=2e-5)
+                allowed = 0.05 if ours.spec.kernel == "matvec" else 0.0
+                assert 1 - close.mean() <= allowed, (name, ours.spec.kernel, buffer)
+                assert np.allclose(got, wanted, rtol=0.02, atol=0.02 * max(1.0, float(np.abs(wanted).max()))), (name, ours.spec.kernel, buffer)
+                device.device.upload(getattr(device.work, buffer), wanted)
+        tables = [(side.device.download(side.work.rows, np.int32, 8).tolist(), side.device.download(side.work.out, np.int32, 2 * OUT_INTS)[:2].tolist()) for side in sides]
+        assert tables[0] == tables[1], name
+
+
+def test_sequences_do_not_meet(sides: tuple[Side, Side]) -> None:
+    """A sequence's logits have the same bits alone, and beside another in one table."""
+    device, _ = sides
+    vocab = device.engine.model.shape.vocab
+    ids = np.random.default_rng(2).integers(0, vocab, (2, 24))
+
+    def logits(rows: list[tuple[int, int, int, int]]) -> np.ndarray:
+        device.work.set_rows(rows)
+        device.device.record(device.launches(8)[:-2], "auto").run()
+        return device.device.download(device.work.logits, np.int32, 8 * device.work.logits_stride).reshape(8, -1)[: len(rows), :vocab]
+
+    alone = [np.concatenate([logits([(slot, p, int(ids[slot, p]), 1)]) for p in range(24)]) for slot in (0, 1)]
+    for first in range(0, 24, 4):
+        together = logits([(slot, p, int(ids[slot, p]), 1) for slot in (0, 1) for p in range(first, first + 4)])
+        assert np.array_equal(together[:4], alone[0][first : first + 4])
+        assert np.array_equal(together[4:], alone[1][first : first + 4])
