@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from backends.device import Replay
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _POINTER, _UINT, _INT = ctypes.c_void_p, ctypes.c_uint, ctypes.c_int
 
 
-@lru_cache(maxsize=None)
+@cache
 def _calls(platform: int) -> dict[str, Any] | None:
     import pyopencl  # noqa: PLC0415
 
@@ -33,7 +33,21 @@ def _calls(platform: int) -> dict[str, Any] | None:
         "clCreateCommandBufferKHR": (_POINTER, _UINT, _POINTER, _POINTER, _POINTER),
         "clFinalizeCommandBufferKHR": (_INT, _POINTER),
         "clEnqueueCommandBufferKHR": (_INT, _UINT, _POINTER, _POINTER, _UINT, _POINTER, _POINTER),
-        "clCommandNDRangeKernelKHR": (_INT, _POINTER, _POINTER, _POINTER, _POINTER, _UINT, _POINTER, _POINTER, _POINTER, _UINT, _POINTER, _POINTER, _POINTER),
+        "clCommandNDRangeKernelKHR": (
+            _INT,
+            _POINTER,
+            _POINTER,
+            _POINTER,
+            _POINTER,
+            _UINT,
+            _POINTER,
+            _POINTER,
+            _POINTER,
+            _UINT,
+            _POINTER,
+            _POINTER,
+            _POINTER,
+        ),
         "clReleaseCommandBufferKHR": (_INT, _POINTER),
     }
     calls = {}
@@ -67,7 +81,9 @@ class CommandBufferReplay(Replay):
         local = (ctypes.c_size_t * 1)(1)
         for kernel, groups in kernels:
             size = (ctypes.c_size_t * 1)(groups)
-            code = calls["clCommandNDRangeKernelKHR"](self._handle, None, None, kernel.int_ptr, 1, None, ctypes.addressof(size), ctypes.addressof(local), 0, None, None, None)
+            code = calls["clCommandNDRangeKernelKHR"](
+                self._handle, None, None, kernel.int_ptr, 1, None, ctypes.addressof(size), ctypes.addressof(local), 0, None, None, None
+            )
             _check(code, "clCommandNDRangeKernelKHR")
         _check(calls["clFinalizeCommandBufferKHR"](self._handle), "clFinalizeCommandBufferKHR")
 

@@ -57,7 +57,9 @@ class DecodeConfig:
         _require(self.kv in KV_TYPES, "kv", self.kv, ", ".join(KV_TYPES))
         _require(self.ctx is None or (_is_int(self.ctx) and self.ctx >= 2), "ctx", self.ctx, "an integer of at least 2")
         _require(_is_int(self.prefill_chunk) and 1 <= self.prefill_chunk <= 512, "prefill_chunk", self.prefill_chunk, "1..512")
-        _require(self.work_groups is None or (_is_int(self.work_groups) and 1 <= self.work_groups <= 1024), "work_groups", self.work_groups, "1..1024")
+        _require(
+            self.work_groups is None or (_is_int(self.work_groups) and 1 <= self.work_groups <= 1024), "work_groups", self.work_groups, "1..1024"
+        )
         _require(self.instructions in INSTRUCTIONS, "instructions", self.instructions, ", ".join(INSTRUCTIONS))
         _require(self.launch in LAUNCHES, "launch", self.launch, ", ".join(LAUNCHES))
 

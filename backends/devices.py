@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from backends.config import DecodeConfig
 from backends.device import Device
 from backends.errors import BadValue, DeviceError
+
+if TYPE_CHECKING:
+    import pyopencl as cl
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ def list_devices(cache_dir: str | None = None) -> list[DeviceInfo]:
 
             details |= {
                 "fast dot": DOT_NAMES[probe_dot(name, device_line(name, device), ProgramCache(cache_dir))],
-                "launch": "command buffer" if supports_command_buffer(device) else "queue",
+                "launch": "queue (command buffer: STRATA_LAUNCH=buffer)" if supports_command_buffer(device) else "queue",
                 "submissions per round": "1",
             }
         driver = f"{device.platform.name.strip()} {device.driver_version.strip()}"
@@ -91,7 +95,7 @@ def open_device(config: DecodeConfig, notices: list[str]) -> Device:
     return OpenCLDevice(name, device, config.instructions, config.cache_dir, notices)
 
 
-def _opencl_devices() -> list[tuple[str, object]]:
+def _opencl_devices() -> list[tuple[str, cl.Device]]:
     from backends.opencl import opencl_devices  # noqa: PLC0415
 
     try:

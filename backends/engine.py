@@ -39,7 +39,7 @@ class Engine:
     notices: one-line warnings for the user. device_line: the device as `strata devices` names it; equal lines give equal bits.
     """
 
-    def __init__(self, file: GGUFFile, config: DecodeConfig, progress: Progress) -> None:
+    def __init__(self, file: GGUFFile, config: DecodeConfig, progress: Progress, first: Request | None = None) -> None:
         self.config, self.notices = config, list[str]()
         self.model_path = Path(file.path)
         self.model_name = self.model_path.stem
@@ -49,6 +49,8 @@ class Engine:
             raise BadValue(f"ctx: {config.ctx} is not allowed; allowed: 2..{self.ctx_max}, the model's context")
         self.tokenizer = Tokenizer.from_gguf(file)
         self.template = ChatTemplate.from_gguf(file, self.tokenizer)
+        if first is not None:
+            self.context_for(len(self.tokenize(first)), first.max_new)
         self.device = open_device(config, self.notices)
         self.device_line = self.device.line
         self.groups = config.work_groups or self.device.units
@@ -64,12 +66,16 @@ class Engine:
         self._end = weakref.finalize(self, self._wide.stop)
 
     @classmethod
-    def open(cls, model: str | os.PathLike[str], config: DecodeConfig | None = None, progress: Progress | None = None) -> Engine:
+    def open(
+        cls, model: str | os.PathLike[str], config: DecodeConfig | None = None, progress: Progress | None = None, first: Request | None = None
+    ) -> Engine:
         """Loads a GGUF file. progress(stage, fraction) is called while "loading" and "compiling".
+
+        first: a request whose prompt is checked before anything is loaded, so that one that cannot run fails at once.
 
         Raises ModelError for a file it cannot run, DeviceError without a usable device, BadValue for a setting that does not fit.
         """
-        return cls(GGUFFile.open(model), config or DecodeConfig(), progress or _silent)
+        return cls(GGUFFile.open(model), config or DecodeConfig(), progress or _silent, first)
 
     def __enter__(self) -> Engine:
         return self
@@ -109,7 +115,9 @@ class Engine:
         wanted = self.ctx_max if max_new == -1 else prompt_tokens + max_new
         ctx = self.config.ctx or min(self.ctx_max, max(DEFAULT_CTX, wanted))
         if prompt_tokens >= self.ctx_max:
-            raise BadValue(f"the prompt has {prompt_tokens} tokens, the model's context is {self.ctx_max}: at most {self.ctx_max - 1} fit, whatever --ctx")
+            raise BadValue(
+                f"the prompt has {prompt_tokens} tokens, the model's context is {self.ctx_max}: at most {self.ctx_max - 1} fit, whatever --ctx"
+            )
         if prompt_tokens >= ctx:
             raise BadValue(f"the prompt has {prompt_tokens} tokens, the context is {ctx}: --ctx {prompt_tokens + 1} to {self.ctx_max} makes room")
         return ctx

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ COMMON_HEADERS = ("tables.h", "lanes.h")
 INSTALL_HINT = "pip install intel-opencl-rt intel-cmplr-lib-rt"
 
 
-@lru_cache(maxsize=None)
+@cache
 def set_up_driver() -> None:
     """Lets the loader find the CPU runtime installed beside this Python, next to the drivers the system names.
 
@@ -150,7 +150,9 @@ class QueueReplay(Replay):
 class OpenCLDevice(Device):
     """One OpenCL device. instructions: "auto" uses what the probe found, "portable" nothing beyond OpenCL C."""
 
-    def __init__(self, name: str, device: cl.Device, instructions: str = "auto", cache_dir: str | None = None, notices: list[str] | None = None) -> None:
+    def __init__(
+        self, name: str, device: cl.Device, instructions: str = "auto", cache_dir: str | None = None, notices: list[str] | None = None
+    ) -> None:
         import pyopencl as cl  # noqa: PLC0415
 
         from backends.probe import probe_dot  # noqa: PLC0415
@@ -181,7 +183,9 @@ class OpenCLDevice(Device):
             host = _host_memory(nbytes)
             return OpenCLBuffer(cl.Buffer(self._context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=host), host, nbytes)
         except (OSError, MemoryError, cl.Error) as error:
-            raise DeviceError(f"device {self.name}: no room for {nbytes / 2**20:.0f} MiB more ({error}); a smaller --ctx or model needs less") from error
+            raise DeviceError(
+                f"device {self.name}: no room for {nbytes / 2**20:.0f} MiB more ({error}); a smaller --ctx or model needs less"
+            ) from error
 
     def upload(self, buffer: OpenCLBuffer, array: NDArray[Any], offset: int = 0) -> None:
         import pyopencl as cl  # noqa: PLC0415
@@ -203,13 +207,17 @@ class OpenCLDevice(Device):
             self._program(spec)
 
     def record(self, launches: Sequence[Launch], style: str = "auto") -> Replay:
+        import pyopencl as cl  # noqa: PLC0415
+
         from backends.command_buffer import CommandBufferReplay, supports_command_buffer  # noqa: PLC0415
 
         kernels = [(self._kernel(launch), launch.groups) for launch in launches]
         supported = supports_command_buffer(self.device)
         if style == "buffer" and not supported:
             raise DeviceError(f"launch=buffer: device {self.name}'s driver has no command buffers; launch=queue or auto")
-        if style == "queue" or not supported:
+        # On a CPU the driver submits a command buffer no faster than we enqueue its launches, and reads back after it more slowly
+        # (docs/benchmarks.md), so "auto" takes the queue there.
+        if style != "buffer" and (self.device.type & cl.device_type.CPU or not supported):
             return QueueReplay(self._queue, kernels)
         return CommandBufferReplay(self.device, self._queue, kernels)
 

@@ -59,19 +59,52 @@ class Workspace:
         self.device.upload(self.rows, np.array(rows, np.int32).reshape(-1))
         self.device.upload(self.control, np.array([len(rows)], np.int32))
 
-    def matvec(self, matrix: Matrix, x: Any, x_stride: int, y: Any, y_stride: int, tile: int, *, mode: int = STORE, y_block: int = 0, norm: Any = None, epsilon: float = 0.0) -> Launch:
+    def matvec(
+        self,
+        matrix: Matrix,
+        x: Any,
+        x_stride: int,
+        y: Any,
+        y_stride: int,
+        tile: int,
+        *,
+        mode: int = STORE,
+        y_block: int = 0,
+        norm: Any = None,
+        epsilon: float = 0.0,
+    ) -> Launch:
         """y (op) W norm(x) for every row; norm: the weights of an RMS norm of x before, None for none."""
         return Launch(
             matrix.spec("matvec", "matvec", TILE=tile),
-            (self.control, matrix.buffer, matrix.lines, x, x_stride, x if norm is None else norm, int(norm is not None), float(epsilon),
-             matrix.columns, matrix.row_blocks, y, y_stride, y_block, mode, self.scratch, self.scratch_lines),
+            (
+                self.control,
+                matrix.buffer,
+                matrix.lines,
+                x,
+                x_stride,
+                x if norm is None else norm,
+                int(norm is not None),
+                float(epsilon),
+                matrix.columns,
+                matrix.row_blocks,
+                y,
+                y_stride,
+                y_block,
+                mode,
+                self.scratch,
+                self.scratch_lines,
+            ),
             self.groups,
-        )  # fmt: skip
+        )
 
     def picks(self, n_vocab: int) -> list[Launch]:
         """The target's own tokens from the logits, and acceptance."""
         return [
-            Launch(KernelSpec("pick", "pick"), (self.control, self.rows, self.slots, self.logits, self.logits_stride, n_vocab, self.bias_ids, self.biases, MAX_BIASES, self.partial), self.groups),
+            Launch(
+                KernelSpec("pick", "pick"),
+                (self.control, self.rows, self.slots, self.logits, self.logits_stride, n_vocab, self.bias_ids, self.biases, MAX_BIASES, self.partial),
+                self.groups,
+            ),
             Launch(KernelSpec("pick", "accept"), (self.control, self.rows, self.slots, self.end_ids, self.partial, self.groups, self.out), 1),
         ]
 

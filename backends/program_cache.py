@@ -12,7 +12,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from backends.errors import DeviceError
 
@@ -52,7 +52,10 @@ class ProgramCache:
         except OSError as error:
             if part and os.path.exists(part):
                 os.unlink(part)
-            self._notices.append(f"the cache folder {str(self._folder)!r} cannot be written ({error.strerror}): kernels are compiled anew each time; STRATA_CACHE names another")
+            self._notices.append(
+                f"the cache folder {str(self._folder)!r} cannot be written ({error.strerror}): kernels are compiled anew each time; "
+                "STRATA_CACHE names another"
+            )
             self._folder = None
 
     def build(self, context: cl.Context, device: cl.Device, line: str, source: str, options: Sequence[str]) -> cl.Program:
@@ -61,18 +64,20 @@ class ProgramCache:
 
         key = "\0".join((line, device.version, *options, source))
         binary = self.load(key)
-        if binary is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            if binary is not None:
+                try:
+                    known: cl.Program = cl.Program(context, [device], [binary]).build()
+                    return known
+                except cl.Error:
+                    pass  # another build of the same driver version; compile anew
             try:
-                return cl.Program(context, [device], [binary]).build()
-            except cl.Error:
-                pass  # another build of the same driver version; compile anew
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", cl.CompilerWarning)
-                program = cl.Program(context, source).build(list(options))
-        except cl.Error as error:
-            raise DeviceError(f"a kernel does not compile on {line}: {error}") from error
-        self.store(key, program.get_info(cl.program_info.BINARIES)[0])
+                program: cl.Program = cl.Program(context, source).build(list(options))
+            except cl.Error as error:
+                raise DeviceError(f"a kernel does not compile on {line}: {error}") from error
+        binaries: Any = program.get_info(cl.program_info.BINARIES)
+        self.store(key, binaries[0])
         return program
 
 

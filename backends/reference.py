@@ -107,16 +107,31 @@ def embed(spec: KernelSpec, control: NumpyBuffer, rows: NumpyBuffer, weights: Nu
 
 
 def matvec(
-    spec: KernelSpec, control: NumpyBuffer, weights: NumpyBuffer, weight_lines: int, x: NumpyBuffer, x_stride: int, norm: NumpyBuffer, normed: int, epsilon: float,
-    columns: int, row_blocks: int, y: NumpyBuffer, y_stride: int, y_block: int, mode: int, scratch: NumpyBuffer, scratch_lines: int,
-) -> None:  # fmt: skip
+    spec: KernelSpec,
+    control: NumpyBuffer,
+    weights: NumpyBuffer,
+    weight_lines: int,
+    x: NumpyBuffer,
+    x_stride: int,
+    norm: NumpyBuffer,
+    normed: int,
+    epsilon: float,
+    columns: int,
+    row_blocks: int,
+    y: NumpyBuffer,
+    y_stride: int,
+    y_block: int,
+    mode: int,
+    scratch: NumpyBuffer,
+    scratch_lines: int,
+) -> None:
     """y (op) W norm(x) for every row; activations int8 per 32 values for quantised weights."""
     count = _count(control)
     values = x.floats(x_stride)[:count, :columns]
     if normed:
         values = rms_norm(values, norm.data.view(np.float32)[:columns], epsilon)
     matrix = _matrix(spec, weights, weight_lines, columns, row_blocks)
-    if matrix.scales is None:
+    if matrix.scales is None or matrix.minima is None:
         product = values @ matrix.codes.transpose(1, 0, 2).reshape(row_blocks * 16, columns).T
     else:
         codes, scales, sums = quantise(values)
@@ -136,9 +151,21 @@ def matvec(
 
 
 def rope_kv(
-    spec: KernelSpec, control: NumpyBuffer, rows: NumpyBuffer, qkv: NumpyBuffer, qkv_stride: int, cosines: NumpyBuffer, sines: NumpyBuffer, keys: NumpyBuffer,
-    values: NumpyBuffer, block_table: NumpyBuffer, blocks_per_slot: int, heads: int, kv_heads: int, head_dim: int,
-) -> None:  # fmt: skip
+    spec: KernelSpec,
+    control: NumpyBuffer,
+    rows: NumpyBuffer,
+    qkv: NumpyBuffer,
+    qkv_stride: int,
+    cosines: NumpyBuffer,
+    sines: NumpyBuffer,
+    keys: NumpyBuffer,
+    values: NumpyBuffer,
+    block_table: NumpyBuffer,
+    blocks_per_slot: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+) -> None:
     """Rotates query and key heads by position (adjacent pairs), writes keys and values to the row's KV cell as f16."""
     key_blocks, value_blocks = keys.halves(kv_heads, 4, head_dim, 16), values.halves(kv_heads, BLOCK, head_dim)
     blocks = block_table.ints(blocks_per_slot)
@@ -156,9 +183,21 @@ def rope_kv(
 
 
 def attention(
-    spec: KernelSpec, control: NumpyBuffer, rows: NumpyBuffer, qkv: NumpyBuffer, qkv_stride: int, keys: NumpyBuffer, values: NumpyBuffer, block_table: NumpyBuffer,
-    blocks_per_slot: int, heads: int, kv_heads: int, scale: float, out: NumpyBuffer, out_stride: int,
-) -> None:  # fmt: skip
+    spec: KernelSpec,
+    control: NumpyBuffer,
+    rows: NumpyBuffer,
+    qkv: NumpyBuffer,
+    qkv_stride: int,
+    keys: NumpyBuffer,
+    values: NumpyBuffer,
+    block_table: NumpyBuffer,
+    blocks_per_slot: int,
+    heads: int,
+    kv_heads: int,
+    scale: float,
+    out: NumpyBuffer,
+    out_stride: int,
+) -> None:
     """Causal attention of every row over the cells of its own sequence up to its own position."""
     head_dim = dict(spec.constants)["HEAD"]
     key_blocks, value_blocks = keys.halves(kv_heads, 4, head_dim, 16), values.halves(kv_heads, BLOCK, head_dim)
@@ -178,9 +217,18 @@ def attention(
 
 
 def pick(
-    spec: KernelSpec, control: NumpyBuffer, rows: NumpyBuffer, slots: NumpyBuffer, logits: NumpyBuffer, stride: int, n_vocab: int, bias_ids: NumpyBuffer,
-    biases: NumpyBuffer, biases_per_slot: int, partial: NumpyBuffer,
-) -> None:  # fmt: skip
+    spec: KernelSpec,
+    control: NumpyBuffer,
+    rows: NumpyBuffer,
+    slots: NumpyBuffer,
+    logits: NumpyBuffer,
+    stride: int,
+    n_vocab: int,
+    bias_ids: NumpyBuffer,
+    biases: NumpyBuffer,
+    biases_per_slot: int,
+    partial: NumpyBuffer,
+) -> None:
     """The best id of every row: logit bias, then logit + temperature * Gumbel noise; ties to the lowest id. One share."""
     for r, (slot, position, _, _) in enumerate(rows.ints(ROW_INTS)[: _count(control)]):
         settings, row = slots.ints(SLOT_INTS)[slot], logits.floats(stride)[r, :n_vocab]
@@ -207,12 +255,19 @@ def noise_words(key: tuple[int, ...], position: int, n_vocab: int) -> NDArray[np
 
 
 def accept(
-    spec: KernelSpec, control: NumpyBuffer, rows: NumpyBuffer, slots: NumpyBuffer, end_ids: NumpyBuffer, partial: NumpyBuffer, shares: int, out: NumpyBuffer
+    spec: KernelSpec,
+    control: NumpyBuffer,
+    rows: NumpyBuffer,
+    slots: NumpyBuffer,
+    end_ids: NumpyBuffer,
+    partial: NumpyBuffer,
+    shares: int,
+    out: NumpyBuffer,
 ) -> None:
     """Accepts drafts while they equal the picks, stops at END, budget and context, and writes the next round's rows."""
     table = rows.ints(ROW_INTS)[: _count(control)].tolist()
-    ends = end_ids.data.view(np.int32)
-    ends = set(ends[1 : 1 + ends[0]].tolist())
+    listed = end_ids.data.view(np.int32)
+    ends = set(listed[1 : 1 + listed[0]].tolist())
     following: list[list[int]] = []
     for slot in dict.fromkeys(row[0] for row in table):
         settings, result = slots.ints(SLOT_INTS)[slot], out.ints(OUT_INTS)[slot]

@@ -104,7 +104,9 @@ class SequenceState:
         self._replay("round", rows).run()
         out = self._device.download(self.work.out, np.int32, OUT_INTS)
         if out[OUT_FLAGS] & FLAG_BAD:
-            raise StrataError(f"the logits of position {out[OUT_BAD_POSITION]} in slot 0 are not numbers: the model's weights or activations overflow")
+            raise StrataError(
+                f"the logits of position {out[OUT_BAD_POSITION]} in slot 0 are not numbers: the model's weights or activations overflow"
+            )
         return Round(tuple(out[OUT_TOKENS : OUT_TOKENS + out[OUT_COUNT]].tolist()), int(out[OUT_FLAGS]))
 
     def logits(self, ids: Sequence[int], first: int = 0, window: int = MAX_WINDOW) -> NDArray[np.float32]:

@@ -49,7 +49,7 @@ def command(settings: Settings, prompt: str | None, file: str | None, raw: bool,
 
     started = time.perf_counter()
     with Progress() as progress:
-        engine = Engine.open(settings.model, settings.config, progress)
+        engine = Engine.open(settings.model, settings.config, progress, first=request)
     load_ms = (time.perf_counter() - started) * 1000
     with contextlib.closing(engine):
         shown = len(engine.notices)

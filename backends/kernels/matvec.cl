@@ -21,10 +21,9 @@ DEVICE void tile(int R, GLOBAL const uchar *w, int nk, Activation a, VF *acc) {
 KERNEL void matvec(GLOBAL const int *control, GLOBAL const uchar *weights, int weight_lines, GLOBAL const float *x, int x_stride, GLOBAL const float *norm, int normed, float epsilon,
                    int columns, int row_blocks, GLOBAL float *y, int y_stride, int y_block, int mode, GLOBAL uchar *scratch, int scratch_lines) {
   int rows = control[CONTROL_ROWS], nk = columns / 32;
+  int parts = mode == SILU ? 2 : 1, begin = SHARE_BEGIN(row_blocks / parts), end = SHARE_END(row_blocks / parts);
   Activation act = prepare(x, x_stride, norm, normed, epsilon, rows, columns, scratch + (size_t)group_id() * scratch_lines * 64);
-  int parts = mode == SILU ? 2 : 1;
-  int end = SHARE_END(row_blocks / parts);
-  for (int block = SHARE_BEGIN(row_blocks / parts); block < end; block++) {
+  for (int block = begin; block < end; block++) {
     for (int first = 0; first < rows; first += TILE) {
       int R = min(rows - first, TILE);
       VF acc[TILE], gate[TILE];

@@ -165,7 +165,12 @@ class Llama:
         self._rope_factors = checked(file, "rope_freqs.weight", (s.rope_dim // 2,), ("F32",)) if "rope_freqs.weight" in file.tensors else None
         used = 9 * s.layers + 2 + (self._head is not None) + (self._rope_factors is not None)
         if len(file.tensors) != used:
-            known = {t.name for layer in self._layers for t in _fields(layer)} | {"token_embd.weight", "output_norm.weight", "output.weight", "rope_freqs.weight"}
+            known = {t.name for layer in self._layers for t in _fields(layer)} | {
+                "token_embd.weight",
+                "output_norm.weight",
+                "output.weight",
+                "rope_freqs.weight",
+            }
             raise ModelError(f"{file.path}: tensor {next(n for n in file.tensors if n not in known)!r} is not one that architecture llama uses")
         self.sizes = Sizes(embd=s.embd, qkv=q_width + 2 * kv_width, heads=q_width, ff=s.ff, vocab=s.vocab)
 
@@ -187,10 +192,14 @@ class Llama:
             made = arena.build(device)
             self.layers.append(
                 _Layer(
-                    device.put(_floats(tensors.attn_norm)), tuple(made[i] for i in qkv_at), made[output_at],
-                    device.put(_floats(tensors.ffn_norm)), tuple(made[i] for i in pair_at), made[down_at],
+                    device.put(_floats(tensors.attn_norm)),
+                    tuple(made[i] for i in qkv_at),
+                    made[output_at],
+                    device.put(_floats(tensors.ffn_norm)),
+                    tuple(made[i] for i in pair_at),
+                    made[down_at],
                 )
-            )  # fmt: skip
+            )
             done += sum(t.data.nbytes for t in _fields(tensors))
             progress(done / total)
         arena = Arena()
@@ -213,16 +222,28 @@ class Llama:
         s, sizes, cache = self.shape, self.sizes, state.cache
         attention_tile = min(tile, 8 if s.head_dim <= 64 else 4 if s.head_dim <= 128 else 2)  # what the vector registers hold
         attention = KernelSpec("attention", "attention", (), (("HEAD", s.head_dim), ("ATTENTION_TILE", attention_tile)))
-        launches = [Launch(self.embedding.spec("embed", "embed"), (work.control, work.rows, self.embedding.buffer, s.embd, work.x, s.embd), work.groups)]
+        launches = [
+            Launch(self.embedding.spec("embed", "embed"), (work.control, work.rows, self.embedding.buffer, s.embd, work.x, s.embd), work.groups)
+        ]
         for i, layer in enumerate(self.layers):
             block = 0
             for matrix in layer.qkv:
-                launches.append(work.matvec(matrix, work.x, s.embd, work.qkv, sizes.qkv, tile, y_block=block, norm=layer.attn_norm, epsilon=s.epsilon))
+                launches.append(
+                    work.matvec(matrix, work.x, s.embd, work.qkv, sizes.qkv, tile, y_block=block, norm=layer.attn_norm, epsilon=s.epsilon)
+                )
                 block += matrix.row_blocks
             kv = (cache.keys[i], cache.values[i], cache.block_table, cache.blocks_per_slot, s.heads, s.kv_heads)
             launches += [
-                Launch(KernelSpec("rope_kv", "rope_kv"), (work.control, work.rows, work.qkv, sizes.qkv, state.cosines, state.sines, *kv, s.head_dim), work.groups),
-                Launch(attention, (work.control, work.rows, work.qkv, sizes.qkv, *kv, 1.0 / math.sqrt(s.head_dim), work.attended, sizes.heads), work.groups),
+                Launch(
+                    KernelSpec("rope_kv", "rope_kv"),
+                    (work.control, work.rows, work.qkv, sizes.qkv, state.cosines, state.sines, *kv, s.head_dim),
+                    work.groups,
+                ),
+                Launch(
+                    attention,
+                    (work.control, work.rows, work.qkv, sizes.qkv, *kv, 1.0 / math.sqrt(s.head_dim), work.attended, sizes.heads),
+                    work.groups,
+                ),
                 work.matvec(layer.output, work.attended, sizes.heads, work.x, s.embd, tile, mode=ADD),
             ]
             for matrix, mode in zip(layer.gate_up, (SILU,) if len(layer.gate_up) == 1 else (0, GATED), strict=True):
@@ -232,7 +253,9 @@ class Llama:
 
     def logits(self, work: Workspace, tile: int) -> list[Launch]:
         """Launches that turn the residual of up to MAX_WINDOW rows into logits."""
-        return [work.matvec(self.head, work.x, self.shape.embd, work.logits, work.logits_stride, tile, norm=self.final_norm, epsilon=self.shape.epsilon)]
+        return [
+            work.matvec(self.head, work.x, self.shape.embd, work.logits, work.logits_stride, tile, norm=self.final_norm, epsilon=self.shape.epsilon)
+        ]
 
 
 def rope_tables(shape: Shape, ctx: int, factors: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

@@ -59,7 +59,7 @@ class WeightType:
 
 def _heads(blocks: Bytes, *fields: slice) -> Bytes:
     """[b, 16, k, bytes] -> [b, bytes padded to 64]: per k block the 16 rows' values of each 2-byte field."""
-    b, _, k, _ = blocks.shape
+    b = len(blocks)
     heads = np.stack([blocks[..., field].transpose(0, 2, 1, 3) for field in fields], 2).reshape(b, -1)
     return np.pad(heads, ((0, 0), (0, -heads.shape[1] % 64)))
 
@@ -104,7 +104,7 @@ def _unpack_codes(blocks: Bytes, k: int, offset: int) -> Floats:
 
 
 def _unpack_nibbles(blocks: Bytes, k: int, offset: int) -> Floats:
-    return np.concatenate([_unpack_codes(blocks & 15, k, offset), _unpack_codes(blocks >> 4, k, offset)], 2)
+    return np.concatenate([_unpack_codes(blocks & np.uint8(15), k, offset), _unpack_codes(blocks >> np.uint8(4), k, offset)], 2)
 
 
 def _unpack_q4_1(blocks: Bytes, k: int) -> Unpacked:
@@ -126,12 +126,15 @@ def _padded(nbytes: int) -> int:
     return -(-nbytes // 64) * 64
 
 
-WEIGHT_TYPES = {t.name: t for t in (
-    WeightType("F32", 128, _repack_f32, _unpack_f32, lambda k: k * 2048, "weight_f32.h"),
-    WeightType("Q4_0", 18, _repack_q4_0, _unpack_q4_0, lambda k: _padded(k * 32) + k * 256, "weight_q4_0.h"),
-    WeightType("Q4_1", 20, _repack_q4_1, _unpack_q4_1, lambda k: k * 320, "weight_q4_1.h"),
-    WeightType("Q8_0", 34, _repack_q8_0, _unpack_q8_0, lambda k: _padded(k * 32) + k * 512, "weight_q8_0.h"),
-)}  # fmt: skip
+WEIGHT_TYPES = {
+    t.name: t
+    for t in (
+        WeightType("F32", 128, _repack_f32, _unpack_f32, lambda k: k * 2048, "weight_f32.h"),
+        WeightType("Q4_0", 18, _repack_q4_0, _unpack_q4_0, lambda k: _padded(k * 32) + k * 256, "weight_q4_0.h"),
+        WeightType("Q4_1", 20, _repack_q4_1, _unpack_q4_1, lambda k: k * 320, "weight_q4_1.h"),
+        WeightType("Q8_0", 34, _repack_q8_0, _unpack_q8_0, lambda k: _padded(k * 32) + k * 512, "weight_q8_0.h"),
+    )
+}
 
 
 def repack(data: Bytes, type_name: str, columns: int, rows: int, permutation: Sequence[int] | None = None) -> Bytes:

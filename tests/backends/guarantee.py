@@ -18,6 +18,7 @@ SETTINGS = {
     "seven work-groups": {"work_groups": 7},
     "portable": {"instructions": "portable"},
     "queue": {"launch": "queue"},
+    "command buffer": {"launch": "buffer"},
 }
 
 

@@ -14,6 +14,8 @@ from backends.errors import BadValue
 from backends.kernels.source import kernel_source
 from backends.reference_math import Floats, fma32
 
+pytestmark = pytest.mark.filterwarnings("ignore:Non-empty compiler output")
+
 COUNT = 1 << 20
 UNARY = ("exp", "log", "log1p", "sigmoid", "silu", "softplus", "rsqrt")
 # ulp; a little above the exhaustive maxima that math.h states.

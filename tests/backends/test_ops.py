@@ -31,7 +31,11 @@ class Side:
         self.state: State = engine.model.state(CTX, slots=2)
 
     def launches(self, tile: int) -> list[Launch]:
-        return [*self.engine.model.rows(self.work, self.state, tile), *self.engine.model.logits(self.work, tile), *self.work.picks(self.engine.model.shape.vocab)]
+        return [
+            *self.engine.model.rows(self.work, self.state, tile),
+            *self.engine.model.logits(self.work, tile),
+            *self.work.picks(self.engine.model.shape.vocab),
+        ]
 
     def read(self, name: str) -> np.ndarray:
         buffer = getattr(self.work, name)
@@ -76,7 +80,10 @@ def test_every_launch(sides: tuple[Side, Side], tile: int) -> None:
                 assert 1 - close.mean() <= allowed, (name, ours.spec.kernel, buffer)
                 assert np.allclose(got, wanted, rtol=0.02, atol=0.02 * max(1.0, float(np.abs(wanted).max()))), (name, ours.spec.kernel, buffer)
                 device.device.upload(getattr(device.work, buffer), wanted)
-        tables = [(side.device.download(side.work.rows, np.int32, 8).tolist(), side.device.download(side.work.out, np.int32, 2 * OUT_INTS)[:2].tolist()) for side in sides]
+        tables = [
+            (side.device.download(side.work.rows, np.int32, 8).tolist(), side.device.download(side.work.out, np.int32, 2 * OUT_INTS)[:2].tolist())
+            for side in sides
+        ]
         assert tables[0] == tables[1], name
 
 

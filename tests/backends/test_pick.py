@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from backends.config import DecodeConfig
+from backends.device import Replay
 from backends.engine import Engine
 from backends.errors import StrataError
 from backends.sequence import Round, Rules, SequenceState
@@ -25,7 +26,9 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield engine
 
 
-def pick(engine: Engine, logits: np.ndarray, drafts: tuple[int, ...] = (), first: int = 0, rules: Rules | None = None) -> tuple[Round, tuple[int, ...]]:
+def pick(
+    engine: Engine, logits: np.ndarray, drafts: tuple[int, ...] = (), first: int = 0, rules: Rules | None = None
+) -> tuple[Round, tuple[int, ...]]:
     """The round of a target that gives these logits [1 + drafts, vocabulary], and the row it leaves for the next round."""
     sequence = ScriptedSequence(engine, 128)
     sequence.start(rules or Rules(ctx=128))
@@ -40,7 +43,7 @@ def pick(engine: Engine, logits: np.ndarray, drafts: tuple[int, ...] = (), first
 class ScriptedSequence(SequenceState):
     """A sequence whose rounds only pick: the logits are already there."""
 
-    def _replay(self, kind: str, rows: int = 1):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    def _replay(self, kind: str, rows: int = 1) -> Replay:
         return self._device.record(self.work.picks(self._model.shape.vocab))
 
 
@@ -159,5 +162,6 @@ def test_noise_is_keyed_by_seed_position_and_id(engine: Engine) -> None:
     assert len({token(1, position) for position in range(12)}) > 6
     assert len({token(seed, 3) for seed in (1, 2, 2**32 + 1, 2**33 + 1, 2**63, 5, 6, 7)}) > 4
     # A draft's row picks what it would pick alone: rows 3, 4 of a window and of rounds of their own.
-    window = pick(engine, np.zeros((2, VOCAB), np.float32), (token(1, 3),), first=3, rules=Rules(ctx=128, temperature=1.0, seed=1, ignore_end=True))[0]
+    rules = Rules(ctx=128, temperature=1.0, seed=1, ignore_end=True)
+    window = pick(engine, np.zeros((2, VOCAB), np.float32), (token(1, 3),), first=3, rules=rules)[0]
     assert window.tokens == (token(1, 3), token(1, 4))

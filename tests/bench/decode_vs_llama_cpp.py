@@ -58,7 +58,7 @@ def measure_strata(job: Run) -> Run:
     prefills = [prefill() for _ in range(job["prefills"])]
     decoded = generate(job["prompt"], job["tokens"])
     generate(job["prompt"], 1)
-    windows = {rows: session.window_ms(rows, job["repeats"]) for rows in job["windows"]}
+    windows = {rows: session.window_ms(rows, job["repeats"], len(job["prompt"])) for rows in job["windows"]}
     about = {"device": engine.device_line, "notices": engine.notices}
     engine.close()
     return {"prefill_ms": prefills, "decode_ms": decoded.timings.decode_ms, "token_ids": decoded.token_ids, "window_ms": windows, "about": about}
@@ -124,9 +124,10 @@ def machine() -> dict[str, str]:
         model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
     except OSError:
         pass
+    load = f", load average {os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else ""
     described = {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "processor": f"{model}, {os.cpu_count()} cores",
+        "processor": f"{model}, {os.cpu_count()} cores{load}",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
     }
     return described | {package: importlib.metadata.version(package) for package in PACKAGES}
@@ -182,11 +183,12 @@ def main() -> None:
     tokenizer = Tokenizer.from_gguf(GGUFFile.open(bundled))
     passage = tokenizer.encode(PASSAGE * (1 + PREFILL // 20), special=True)[:PREFILL]
     assert len(passage) == PREFILL
+    about = machine()
     job = {"prompt": tokenizer.encode(PROMPT, special=True), "prefill": passage, "prefills": PREFILLS, "tokens": args.tokens, "ctx": CTX}
     job |= {"threads": args.threads, "windows": [int(rows) for rows in args.windows.split(",") if rows], "repeats": REPEATS}
-    summaries, about = compare(models, job, args.peer, args.rounds, lambda line: print(line, file=sys.stderr))
+    summaries, sides = compare(models, job, args.peer, args.rounds, lambda line: print(line, file=sys.stderr))
     sizes = {"prompt_tokens": len(job["prompt"]), "tokens": args.tokens, "threads": args.threads, "rounds": args.rounds}
-    report = {"about": machine() | about | sizes, "tokens": args.tokens, "models": summaries}
+    report = {"about": about | sides | sizes, "tokens": args.tokens, "models": summaries}
     show(report)
     if args.json is not None:
         args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

@@ -23,43 +23,20 @@ from numpy.typing import NDArray
 from tests.tiny import write_tiny_llama
 
 RECORDING = Path(__file__).with_name("llama_logits.npz")
-CASES: dict[str, dict[str, Any]] = {
-    "tied-gqa2-head16": {"seed": 1, "n_vocab": 96},
-    "untied-gqa4-head32": {
-        "seed": 2,
-        "n_vocab": 101,
-        "n_embd": 128,
-        "n_layer": 3,
-        "n_head": 4,
-        "n_head_kv": 1,
-        "head_dim": 32,
-        "n_ff": 160,
-        "tied": False,
-    },
-    "tied-gqa3-head32": {"seed": 3, "n_vocab": 77, "n_embd": 96, "n_layer": 2, "n_head": 3, "n_head_kv": 1, "head_dim": 32, "n_ff": 160},
-    "untied-gqa2-head64": {
-        "seed": 4,
-        "n_vocab": 131,
-        "n_embd": 96,
-        "n_layer": 3,
-        "n_head": 2,
-        "n_head_kv": 1,
-        "head_dim": 64,
-        "n_ff": 224,
-        "tied": False,
-    },
-    "tied-gqa3-head16": {"seed": 5, "n_vocab": 83, "n_embd": 96, "n_layer": 3, "n_head": 6, "n_head_kv": 2, "head_dim": 16, "n_ff": 96},
-    "untied-mha-head16": {
-        "seed": 6,
-        "n_vocab": 64,
-        "n_embd": 160,
-        "n_layer": 2,
-        "n_head": 2,
-        "n_head_kv": 2,
-        "head_dim": 16,
-        "n_ff": 32,
-        "tied": False,
-    },
+
+
+def arguments(**kwargs: Any) -> dict[str, Any]:
+    """Arguments of write_tiny_llama."""
+    return kwargs
+
+
+CASES = {
+    "tied-gqa2-head16": arguments(seed=1, n_vocab=96),
+    "untied-gqa4-head32": arguments(seed=2, n_vocab=101, n_embd=128, n_layer=3, n_head=4, n_head_kv=1, head_dim=32, n_ff=160, tied=False),
+    "tied-gqa3-head32": arguments(seed=3, n_vocab=77, n_embd=96, n_layer=2, n_head=3, n_head_kv=1, head_dim=32, n_ff=160),
+    "untied-gqa2-head64": arguments(seed=4, n_vocab=131, n_embd=96, n_layer=3, n_head=2, n_head_kv=1, head_dim=64, n_ff=224, tied=False),
+    "tied-gqa3-head16": arguments(seed=5, n_vocab=83, n_embd=96, n_layer=3, n_head=6, n_head_kv=2, head_dim=16, n_ff=96),
+    "untied-mha-head16": arguments(seed=6, n_vocab=64, n_embd=160, n_layer=2, n_head=2, n_head_kv=2, head_dim=16, n_ff=32, tied=False),
 }
 LONG, SHORT = 150, 40
 LONG_CASES = ("untied-gqa4-head32", "untied-gqa2-head64", "tied-gqa3-head16")

@@ -41,7 +41,7 @@ class Engine:
         self.notices = list(self.script.notices)
 
     @classmethod
-    def open(cls, model: Any, config: DecodeConfig, progress: Callable[[str, float], None] | None = None) -> Engine:
+    def open(cls, model: Any, config: DecodeConfig, progress: Callable[[str, float], None] | None = None, first: Any = None) -> Engine:
         if progress is not None:
             progress("loading", 0.0)
             progress("compiling", 1.0)

@@ -111,7 +111,8 @@ def activations(rows: int, columns: int, rng: np.random.Generator) -> Floats:
     x = rng.integers(-127, 128, (rows, columns // 32, 32))
     at = rng.integers(0, 32, (rows, columns // 32, 1))
     np.put_along_axis(x, at, rng.choice([-127, 127], at.shape), 2)
-    return (x * rng.choice([0.5, 1, 2], at.shape)).reshape(rows, columns).astype(np.float32)
+    scaled: Floats = (x * rng.choice([0.5, 1, 2], at.shape)).reshape(rows, columns).astype(np.float32)
+    return scaled
 
 
 def run_matvec(device: Device, matrix: Matrix, x: Floats, y: Floats, tile: int, mode: int, y_block: int, groups: int) -> Floats:
