@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 ARGS ?=
-PROMPT ?= Tell me a short story about a lighthouse.
+PROMPT ?= Why is the sky blue?
 # As typed: a $ in the prompt is the prompt's, not make's.
 override PROMPT := $(value PROMPT)
 export PROMPT
@@ -67,6 +67,7 @@ peer: $(PEER) ## .venv-peer: llama.cpp, compiled for this processor (about 4 min
 golden: $(RUNTIME) $(GOLDEN) ## records tests/golden anew (about 10 minutes the first time: it compiles llama.cpp)
 	$(GOLDEN_VENV)/bin/python -m tests.golden.make_llama_logits
 	$(GOLDEN_VENV)/bin/python tests/golden/make_tokens.py "$$($(LOCATE_MODEL))"
+	$(GOLDEN_VENV)/bin/python tests/golden/make_smollm2_llama_cpp.py "$$($(LOCATE_MODEL))"
 
 gpu-check: ## checks on a GPU machine
 	@echo "gpu-check: nothing to check yet, this version has no kernels in GPU shape"
@@ -80,7 +81,7 @@ help: ## this list
 
 # What installs speaks on stderr: stdout is the answer's alone.
 $(RUNTIME):
-	@echo "Setting up $(VENV): about 350 MB of downloads, once." >&2
+	@echo "Setting up $(VENV): 400 MB of downloads, once." >&2
 	$(call venv,$(VENV))
 	@rm -f $(VENV)/.runtime-* $(VENV)/.dev-*
 	$(PY) -m pip install --editable . >&2

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from backends.device import Replay
+from backends.device import Launch, Replay
 from backends.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -69,18 +69,19 @@ class CommandBufferReplay(Replay):
 
     kind = "command buffer"
 
-    def __init__(self, device: cl.Device, queue: cl.CommandQueue, kernels: Sequence[tuple[cl.Kernel, int]]) -> None:
+    def __init__(self, launches: Sequence[Launch], device: cl.Device, queue: cl.CommandQueue, kernels: Sequence[cl.Kernel]) -> None:
+        super().__init__(launches)
         calls = _calls(device.platform.int_ptr)
         assert calls is not None
         error = _INT()
-        self._kernels, self._queue = kernels, queue  # the driver keeps kernels alive only as long as their wrappers
+        self._kernels, self._queue = kernels, queue
         self._release = calls["clReleaseCommandBufferKHR"]
         self._enqueue = calls["clEnqueueCommandBufferKHR"]
         self._handle = calls["clCreateCommandBufferKHR"](1, (_POINTER * 1)(queue.int_ptr), None, ctypes.addressof(error))
         _check(error.value, "clCreateCommandBufferKHR")
         local = (ctypes.c_size_t * 1)(1)
-        for kernel, groups in kernels:
-            size = (ctypes.c_size_t * 1)(groups)
+        for kernel, launch in zip(kernels, launches, strict=True):
+            size = (ctypes.c_size_t * 1)(launch.groups)
             code = calls["clCommandNDRangeKernelKHR"](
                 self._handle, None, None, kernel.int_ptr, 1, None, ctypes.addressof(size), ctypes.addressof(local), 0, None, None, None
             )

@@ -39,9 +39,12 @@ class Launch:
 
 
 class Replay(ABC):
-    """A recorded list of launches."""
+    """A recorded list of launches, which it keeps: drivers hold no reference to the buffers of a kernel's arguments."""
 
     kind: str
+
+    def __init__(self, launches: Sequence[Launch]) -> None:
+        self.launches = tuple(launches)
 
     @abstractmethod
     def run(self) -> None:

@@ -19,11 +19,8 @@ class NumpyReplay(Replay):
 
     kind = "function calls"
 
-    def __init__(self, launches: Sequence[Launch]) -> None:
-        self._launches = launches
-
     def run(self) -> None:
-        for launch in self._launches:
+        for launch in self.launches:
             run(launch.spec, launch.args)
 
 

@@ -135,15 +135,16 @@ class QueueReplay(Replay):
 
     kind = "queue"
 
-    def __init__(self, queue: cl.CommandQueue, kernels: Sequence[tuple[cl.Kernel, int]]) -> None:
+    def __init__(self, launches: Sequence[Launch], queue: cl.CommandQueue, kernels: Sequence[cl.Kernel]) -> None:
         import pyopencl as cl  # noqa: PLC0415
 
+        super().__init__(launches)
         self._enqueue, self._queue = cl.enqueue_nd_range_kernel, queue
-        self._launches = [(kernel, (groups,), (1,)) for kernel, groups in kernels]
+        self._calls = [(kernel, (launch.groups,), (1,)) for kernel, launch in zip(kernels, launches, strict=True)]
 
     def run(self) -> None:
         enqueue, queue = self._enqueue, self._queue
-        for kernel, size, local in self._launches:
+        for kernel, size, local in self._calls:
             enqueue(queue, kernel, size, local)
 
 
@@ -211,15 +212,15 @@ class OpenCLDevice(Device):
 
         from backends.command_buffer import CommandBufferReplay, supports_command_buffer  # noqa: PLC0415
 
-        kernels = [(self._kernel(launch), launch.groups) for launch in launches]
+        kernels = [self._kernel(launch) for launch in launches]
         supported = supports_command_buffer(self.device)
         if style == "buffer" and not supported:
             raise DeviceError(f"launch=buffer: device {self.name}'s driver has no command buffers; launch=queue or auto")
         # On a CPU the driver submits a command buffer no faster than we enqueue its launches, and reads back after it more slowly
         # (docs/benchmarks.md), so "auto" takes the queue there.
         if style != "buffer" and (self.device.type & cl.device_type.CPU or not supported):
-            return QueueReplay(self._queue, kernels)
-        return CommandBufferReplay(self.device, self._queue, kernels)
+            return QueueReplay(launches, self._queue, kernels)
+        return CommandBufferReplay(launches, self.device, self._queue, kernels)
 
     def finish(self) -> None:
         import pyopencl as cl  # noqa: PLC0415

@@ -131,13 +131,8 @@ def matvec(
     if normed:
         values = rms_norm(values, norm.data.view(np.float32)[:columns], epsilon)
     matrix = _matrix(spec, weights, weight_lines, columns, row_blocks)
-    if matrix.scales is None or matrix.minima is None:
-        product = values @ matrix.codes.transpose(1, 0, 2).reshape(row_blocks * 16, columns).T
-    else:
-        codes, scales, sums = quantise(values)
-        dots = np.matmul(matrix.codes, codes.transpose(1, 2, 0))  # [k blocks, outputs, rows]: integers, exact in float32
-        terms = matrix.scales[..., None] * dots + matrix.minima[..., None] * sums.T[:, None, :]
-        product = np.einsum("kor,kr->ro", terms, scales.T, dtype=np.float32)
+    # Row by row: a library's order of summation may depend on how many rows there are, and no bit may (SEMANTICS: the guarantee).
+    product = np.stack([_product(matrix, row) for row in values]) if count else np.zeros((0, row_blocks * 16), np.float32)
     if mode == SILU:
         parts = product.reshape(count, -1, 2, 16)
         product = (reference_math.silu(np.ascontiguousarray(parts[:, :, 0])) * parts[:, :, 1]).reshape(count, -1)
@@ -148,6 +143,18 @@ def matvec(
         out[:] = reference_math.silu(np.ascontiguousarray(out)) * product
     else:
         out[:] = product
+
+
+def _product(matrix: Unpacked, x: Floats) -> Floats:
+    """W x for one row."""
+    if matrix.scales is None or matrix.minima is None:
+        weights: Floats = matrix.codes.transpose(1, 0, 2).reshape(matrix.codes.shape[1], -1)
+        return weights @ x
+    codes, scales, sums = quantise(x[None])
+    dots = np.matmul(matrix.codes, codes[0][..., None])[..., 0]  # [k blocks, outputs]: integers, exact in float32
+    terms: Floats = (matrix.scales * dots + matrix.minima * sums[0][:, None]) * scales[0][:, None]
+    total: Floats = terms.sum(0)
+    return total
 
 
 def rope_kv(

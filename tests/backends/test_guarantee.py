@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.config import Request
+from backends.config import DecodeConfig, Request
 from backends.engine import Engine
 from tests.backends.guarantee import SETTINGS, after_prefill, bits, by_windows, opened, poison
 from tests.tiny import write_tiny_llama
@@ -66,6 +66,14 @@ def test_prefill_chunks(model: Path, ids: list[int], one_by_one: np.ndarray, cac
 def test_later_cells_are_never_read(engine: Engine, ids: list[int], one_by_one: np.ndarray, value: float) -> None:
     for at in (1, 63, 64, 70, 140):
         assert np.array_equal(poison(engine, ids, at, value), one_by_one[at:]), at
+
+
+def test_numpy_device(model: Path, ids: list[int]) -> None:
+    """The reference is a device of its own and keeps the promise too."""
+    with Engine.open(model, DecodeConfig(backend="numpy")) as engine:
+        one = bits(engine.session().logits(ids[:80], 0, 1))
+        assert np.array_equal(bits(engine.session().logits(ids[:80], 0, 7)), one)
+        assert np.array_equal(after_prefill(engine, ids[:80], 5), one[-5:])
 
 
 def test_positions_split_anywhere(engine: Engine, ids: list[int], one_by_one: np.ndarray) -> None:

@@ -1,0 +1,105 @@
+"""The guarantee on the bundled model: one text per prompt and seed over everything that must not change it (`make guarantee`)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backends.config import Request
+from backends.engine import Engine
+from backends.tables import MAX_WINDOW
+from tests.backends.guarantee import after_prefill, bits, opened, poison
+
+pytestmark = pytest.mark.guarantee
+
+PROMPT = """Summarise the following notes for a newcomer, then list three questions that they leave open.
+
+The lighthouse was built in 1867 from granite cut on the far side of the bay. Its lamp burned colza oil until 1901, then paraffin, then
+electricity; the lens, which floats on a bath of mercury, has been turned by hand on eleven nights since. Keepers wrote the weather down
+four times a day, and their books are whole but for one winter. In 1953 the sea took the boathouse. The last keeper left in 1984, and
+the light has been watched from the harbour office ever since, with a log that nobody reads: `def read(log): return [x for x in log]`.
+"""
+REQUESTS = {
+    "greedy": Request(prompt=PROMPT, max_new=48, ignore_eos=True),
+    "sampled": Request(prompt=PROMPT, max_new=48, ignore_eos=True, temperature=0.8, seed=77),
+}
+ARMS = [
+    {"prefill_chunk": chunk, "work_groups": groups, "instructions": instructions, "launch": launch}
+    for chunk, groups, instructions, launch in itertools.product((1, 7, 64, 512), (1, 2), ("auto", "portable"), ("queue", "buffer"))
+]
+
+
+@pytest.fixture(scope="module")
+def engine(smollm2_path: Path, cache_dir: str) -> Iterator[Engine]:
+    with opened(smollm2_path, cache_dir) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def texts(engine: Engine) -> dict[str, tuple[int, ...]]:
+    return {name: generated(engine, request) for name, request in REQUESTS.items()}
+
+
+@pytest.fixture(scope="module")
+def ids(engine: Engine) -> list[int]:
+    return engine.tokenize(REQUESTS["greedy"])
+
+
+@pytest.fixture(scope="module")
+def one_by_one(engine: Engine, ids: list[int]) -> np.ndarray:
+    return bits(engine.session().logits(ids, 0, 1))
+
+
+def generated(engine: Engine, request: Request) -> tuple[int, ...]:
+    session = engine.session()
+    for _ in session.generate(request):
+        pass
+    assert session.result is not None
+    return session.result.token_ids
+
+
+def test_the_requests_tell_seeds_apart(engine: Engine, texts: dict[str, tuple[int, ...]]) -> None:
+    other = generated(engine, Request(prompt=PROMPT, max_new=48, ignore_eos=True, temperature=0.8, seed=78))
+    assert len({texts["greedy"], texts["sampled"], other}) == 3
+
+
+@pytest.mark.parametrize("arm", ARMS, ids=["-".join(str(value) for value in arm.values()) for arm in ARMS])
+def test_one_text(
+    smollm2_path: Path, cache_dir: str, texts: dict[str, tuple[int, ...]], one_by_one: np.ndarray, ids: list[int], arm: dict[str, object]
+) -> None:
+    with opened(smollm2_path, cache_dir, **arm) as engine:
+        assert np.array_equal(after_prefill(engine, ids, 3), one_by_one[-3:])
+        for name, request in REQUESTS.items():
+            assert generated(engine, request) == texts[name], name
+
+
+def test_a_cold_start_gives_the_same_text(smollm2_path: Path, tmp_path: Path, texts: dict[str, tuple[int, ...]]) -> None:
+    """Without a cache the first rows run one by one while the programs for more are being compiled."""
+    from backends.config import DecodeConfig
+
+    with Engine.open(smollm2_path, DecodeConfig(backend="opencl", cache_dir=str(tmp_path))) as engine:
+        assert generated(engine, REQUESTS["greedy"]) == texts["greedy"]
+        engine.wait_wide()
+        assert generated(engine, REQUESTS["greedy"]) == texts["greedy"]
+
+
+@pytest.mark.parametrize("window", range(2, MAX_WINDOW + 1))
+@pytest.mark.parametrize("instructions", ["auto", "portable"])
+def test_windows(smollm2_path: Path, cache_dir: str, ids: list[int], one_by_one: np.ndarray, window: int, instructions: str) -> None:
+    with opened(smollm2_path, cache_dir, instructions=instructions) as engine:
+        assert np.array_equal(bits(engine.session().logits(ids, 0, window)), one_by_one)
+
+
+def test_later_cells_are_never_read(engine: Engine, ids: list[int], one_by_one: np.ndarray) -> None:
+    for at in (63, 64, 130):
+        assert np.array_equal(poison(engine, ids, at, float("nan")), one_by_one[at:]), at
+
+
+@pytest.mark.parametrize("name", list(REQUESTS))
+def test_repeats(engine: Engine, texts: dict[str, tuple[int, ...]], name: str) -> None:
+    for _ in range(3):
+        assert generated(engine, REQUESTS[name]) == texts[name]
