@@ -21,10 +21,9 @@ MAX_END_IDS = 64
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Floats per row of the work buffers: residual (embd), query+key+value heads, attention output, feed-forward, vocabulary."""
+    """Floats per row of the work buffers: residual (embd), query heads and attention output (heads), feed-forward, vocabulary."""
 
     embd: int
-    qkv: int
     heads: int
     ff: int
     vocab: int
@@ -44,7 +43,7 @@ class Workspace:
         self.biases = device.zeros(slots * MAX_BIASES)
         self.partial = device.zeros(MAX_WINDOW * groups * PARTIAL_INTS, np.int32)
         self.x = device.zeros(rows * sizes.embd)
-        self.qkv = device.zeros(rows * sizes.qkv)
+        self.query = device.zeros(rows * sizes.heads)
         self.attended = device.zeros(rows * sizes.heads)
         self.hidden = device.zeros(rows * sizes.ff)
         self.logits_stride = -(-sizes.vocab // 16) * 16

@@ -157,12 +157,21 @@ def _product(matrix: Unpacked, x: Floats) -> Floats:
     return total
 
 
-def rope_kv(
+def qkv(
     spec: KernelSpec,
     control: NumpyBuffer,
     rows: NumpyBuffer,
-    qkv: NumpyBuffer,
-    qkv_stride: int,
+    weights: NumpyBuffer,
+    weight_lines: int,
+    x: NumpyBuffer,
+    x_stride: int,
+    norm: NumpyBuffer,
+    epsilon: float,
+    columns: int,
+    row_blocks: int,
+    first_block: int,
+    query: NumpyBuffer,
+    query_stride: int,
     cosines: NumpyBuffer,
     sines: NumpyBuffer,
     keys: NumpyBuffer,
@@ -172,29 +181,42 @@ def rope_kv(
     heads: int,
     kv_heads: int,
     head_dim: int,
+    scratch: NumpyBuffer,
+    scratch_lines: int,
 ) -> None:
-    """Rotates query and key heads by position (adjacent pairs), writes keys and values to the row's KV cell as f16."""
+    """Query, key and value heads of norm(x): queries and keys rotated by position (adjacent pairs), keys and values into KV cells as f16.
+
+    Of the heads this matrix covers none, some or all may be each: its first output row is 16 * first_block of all of them.
+    """
+    matrix = _matrix(spec, weights, weight_lines, columns, row_blocks)
+    weight = norm.data.view(np.float32)[:columns]
     key_blocks, value_blocks = keys.halves(kv_heads, 4, head_dim, 16), values.halves(kv_heads, BLOCK, head_dim)
     blocks = block_table.ints(blocks_per_slot)
     for r, (slot, position, _, active) in enumerate(rows.ints(ROW_INTS)[: _count(control)]):
         if not active:
             continue
-        vectors = qkv.floats(qkv_stride)[r, : (heads + 2 * kv_heads) * head_dim].reshape(-1, head_dim)
-        swapped = vectors[: heads + kv_heads].reshape(-1, head_dim // 2, 2)[..., ::-1].reshape(-1, head_dim)
-        rotated = vectors[: heads + kv_heads] * cosines.floats(head_dim)[position] + swapped * sines.floats(head_dim)[position]
-        vectors[:heads] = rotated[:heads]
+        product = _product(matrix, rms_norm(x.floats(x_stride)[r : r + 1, :columns], weight, epsilon)[0])
+        cosine, sine = cosines.floats(head_dim)[position], sines.floats(head_dim)[position]
         block, at = blocks[slot, position // BLOCK], position % BLOCK
-        with np.errstate(over="ignore"):
-            key_blocks[block, :, at // 16, :, at % 16] = rotated[heads:]
-            value_blocks[block, :, at] = vectors[heads + kv_heads :]
+        for part, values16 in enumerate(product.reshape(-1, 16), first_block):
+            head, dim = divmod(part * 16, head_dim)
+            dims = slice(dim, dim + 16)
+            if head < heads + kv_heads:
+                values16 = values16 * cosine[dims] + values16.reshape(8, 2)[:, ::-1].reshape(16) * sine[dims]
+            if head < heads:
+                query.floats(query_stride)[r, part * 16 : part * 16 + 16] = values16
+            elif head < heads + kv_heads:
+                key_blocks[block, head - heads, at // 16, dims, at % 16] = values16
+            else:
+                value_blocks[block, head - heads - kv_heads, at, dims] = values16
 
 
 def attention(
     spec: KernelSpec,
     control: NumpyBuffer,
     rows: NumpyBuffer,
-    qkv: NumpyBuffer,
-    qkv_stride: int,
+    query: NumpyBuffer,
+    query_stride: int,
     keys: NumpyBuffer,
     values: NumpyBuffer,
     block_table: NumpyBuffer,
@@ -217,7 +239,7 @@ def attention(
         used = blocks[slot, : position // BLOCK + 1]
         k = key_blocks[used].transpose(1, 0, 2, 4, 3).reshape(kv_heads, -1, head_dim)[:, : position + 1].astype(np.float32)
         v = value_blocks[used].transpose(1, 0, 2, 3).reshape(kv_heads, -1, head_dim)[:, : position + 1].astype(np.float32)
-        q = qkv.floats(qkv_stride)[r, : heads * head_dim].reshape(kv_heads, heads // kv_heads, head_dim)
+        q = query.floats(query_stride)[r, : heads * head_dim].reshape(kv_heads, heads // kv_heads, head_dim)
         scores = np.matmul(q, k.transpose(0, 2, 1)) * np.float32(scale)
         weights = np.exp(scores - scores.max(2, keepdims=True))
         target[:] = (np.matmul(weights, v) / weights.sum(2, keepdims=True)).reshape(heads, head_dim)
@@ -303,7 +325,7 @@ def accept(
     control.data.view(np.int32)[CONTROL_ROWS] = len(following)
 
 
-OPS: Final[dict[str, Callable[..., None]]] = {op.__name__: op for op in (embed, matvec, rope_kv, attention, pick, accept)}
+OPS: Final[dict[str, Callable[..., None]]] = {op.__name__: op for op in (embed, qkv, matvec, attention, pick, accept)}
 
 
 def run(spec: KernelSpec, args: tuple[Any, ...]) -> None:

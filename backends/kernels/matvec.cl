@@ -4,17 +4,6 @@
 #define ADD 1                 // y += W x
 #define SILU 2                // blocks alternate gate, up: y = silu(gate x) * (up x)
 #define GATED 3               // y = silu(y) * W x
-#define CASE(n) case n: gemv(n, w, nk, a, acc); break;
-
-DEVICE void tile(int R, GLOBAL const uchar *w, int nk, Activation a, VF *acc) {
-  for (int t = 0; t < TILE; t++) acc[t] = (VF)(0.0f);
-  switch (R) {
-    CASE(1)
-#if TILE > 1
-    CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
-#endif
-  }
-}
 
 // weight_lines: where the matrix starts in `weights`; scratch_lines: scratch of each work-group; both in units of 64 bytes.
 // y_block: where the matrix's outputs start in a row of y, in units of 16.

@@ -172,7 +172,7 @@ class Llama:
                 "rope_freqs.weight",
             }
             raise ModelError(f"{file.path}: tensor {next(n for n in file.tensors if n not in known)!r} is not one that architecture llama uses")
-        self.sizes = Sizes(embd=s.embd, qkv=q_width + 2 * kv_width, heads=q_width, ff=s.ff, vocab=s.vocab)
+        self.sizes = Sizes(embd=s.embd, heads=q_width, ff=s.ff, vocab=s.vocab)
 
     def load(self, device: Device, progress: Callable[[float], None]) -> None:
         """Repacks and uploads the weights. Raises DeviceError when memory runs out."""
@@ -226,22 +226,18 @@ class Llama:
             Launch(self.embedding.spec("embed", "embed"), (work.control, work.rows, self.embedding.buffer, s.embd, work.x, s.embd), work.groups)
         ]
         for i, layer in enumerate(self.layers):
+            cells = (cache.keys[i], cache.values[i], cache.block_table, cache.blocks_per_slot, s.heads, s.kv_heads)
             block = 0
             for matrix in layer.qkv:
-                launches.append(
-                    work.matvec(matrix, work.x, s.embd, work.qkv, sizes.qkv, tile, y_block=block, norm=layer.attn_norm, epsilon=s.epsilon)
-                )
+                inputs = (work.x, s.embd, layer.attn_norm, float(s.epsilon), s.embd, matrix.row_blocks, block)
+                outputs = (work.query, sizes.heads, state.cosines, state.sines, *cells, s.head_dim)
+                args = (work.control, work.rows, matrix.buffer, matrix.lines, *inputs, *outputs, work.scratch, work.scratch_lines)
+                launches.append(Launch(matrix.spec("qkv", "qkv", TILE=tile), args, work.groups))
                 block += matrix.row_blocks
-            kv = (cache.keys[i], cache.values[i], cache.block_table, cache.blocks_per_slot, s.heads, s.kv_heads)
             launches += [
                 Launch(
-                    KernelSpec("rope_kv", "rope_kv"),
-                    (work.control, work.rows, work.qkv, sizes.qkv, state.cosines, state.sines, *kv, s.head_dim),
-                    work.groups,
-                ),
-                Launch(
                     attention,
-                    (work.control, work.rows, work.qkv, sizes.qkv, *kv, 1.0 / math.sqrt(s.head_dim), work.attended, sizes.heads),
+                    (work.control, work.rows, work.query, sizes.heads, *cells, 1.0 / math.sqrt(s.head_dim), work.attended, sizes.heads),
                     work.groups,
                 ),
                 work.matvec(layer.output, work.attended, sizes.heads, work.x, s.embd, tile, mode=ADD),

@@ -29,7 +29,12 @@ class Matrix:
 
     def spec(self, op: str, kernel: str, **constants: int) -> KernelSpec:
         """The kernel of an op for this matrix's weight type."""
-        return KernelSpec(op, kernel, ("dot.h", WEIGHT_TYPES[self.type].header, "activation.h"), tuple(constants.items()))
+        return KernelSpec(
+            op,
+            kernel,
+            ("dot.h", WEIGHT_TYPES[self.type].header, "activation.h", *(("tile.h",) if "TILE" in constants else ())),
+            tuple(constants.items()),
+        )
 
 
 class Arena:

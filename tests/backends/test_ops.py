@@ -19,7 +19,7 @@ from tests.backends.test_guarantee import MODELS
 from tests.tiny import write_tiny_llama
 
 CTX = 192
-FLOATS = ("x", "qkv", "attended", "hidden", "logits")
+FLOATS = ("x", "query", "attended", "hidden", "logits")
 
 
 class Side:
@@ -76,7 +76,7 @@ def test_every_launch(sides: tuple[Side, Side], tile: int) -> None:
                 got, wanted = device.read(buffer), reference.read(buffer)
                 # A value within rounding of half a step may take the other int8 code; such flips are rare and at most a step of one block.
                 close = np.isclose(got, wanted, rtol=1e-4, atol=2e-5)
-                allowed = 0.05 if ours.spec.kernel == "matvec" else 0.0
+                allowed = 0.05 if ours.spec.kernel in ("matvec", "qkv") else 0.0
                 assert 1 - close.mean() <= allowed, (name, ours.spec.kernel, buffer)
                 assert np.allclose(got, wanted, rtol=0.02, atol=0.02 * max(1.0, float(np.abs(wanted).max()))), (name, ours.spec.kernel, buffer)
                 device.device.upload(getattr(device.work, buffer), wanted)

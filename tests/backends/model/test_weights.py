@@ -50,7 +50,7 @@ def put(device: Device, data: Bytes, type_name: str, columns: int, rows: int, li
 
 
 def workspace(device: Device, columns: int, outputs: int, rows: int, groups: int) -> Workspace:
-    work = Workspace(device, Sizes(embd=columns, qkv=outputs, heads=columns, ff=columns, vocab=outputs), rows, groups)
+    work = Workspace(device, Sizes(embd=columns, heads=columns, ff=columns, vocab=outputs), rows, groups)
     work.set_rows([(0, i, 0, 1) for i in range(rows)])
     return work
 
