@@ -8,7 +8,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +29,8 @@ from backends.sequence import UNLIMITED, Rules, SequenceState
 from backends.tables import FLAG_BUDGET, FLAG_END, MAX_WINDOW
 
 Progress = Callable[[str, float], None]
+Args = ParamSpec("Args")
+T = TypeVar("T")
 
 
 def _silent(stage: str, fraction: float) -> None:
@@ -51,10 +55,15 @@ class Engine:
         self.template = ChatTemplate.from_gguf(file, self.tokenizer)
         if first is not None:
             self.context_for(len(self.tokenize(first)), first.max_new)
-        self.device = open_device(config, self.notices)
+        # One thread makes all calls to the device: the CPU runtime pins the threads it first sees to cores, and a second caller would
+        # share a core with its worker, which halves the speed. A caller's own threads stay unpinned, and Ctrl-C reaches a waiting one.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="strata-engine")
+        self._closed = False
+        self._ident = self._thread.submit(threading.get_ident).result()
+        self.device = self.on_device(open_device, config, self.notices)
         self.device_line = self.device.line
         self.groups = config.work_groups or self.device.units
-        self.model.load(self.device, lambda fraction: progress("loading", fraction))
+        self.on_device(self.model.load, self.device, lambda fraction: progress("loading", fraction))
         launches = self._launches
         narrow = programs(launches(1))
         for i, spec in enumerate(narrow):
@@ -88,9 +97,10 @@ class Engine:
         return Session(self)
 
     def close(self) -> None:
-        """Ends the compilation behind the engine and waits for work in flight."""
+        """Ends the compilation behind the engine and waits for work in flight; the engine is of no use afterwards."""
+        self._closed = True
         self._end()
-        self.device.finish()
+        self._thread.shutdown()
 
     def tokenize(self, request: Request) -> list[int]:
         """The prompt's token ids. Raises BadValue for an empty prompt or an id outside the vocabulary."""
@@ -121,6 +131,14 @@ class Engine:
         if prompt_tokens >= ctx:
             raise BadValue(f"the prompt has {prompt_tokens} tokens, the context is {ctx}: --ctx {prompt_tokens + 1} to {self.ctx_max} makes room")
         return ctx
+
+    def on_device(self, call: Callable[Args, T], *args: Args.args, **kwargs: Args.kwargs) -> T:
+        """Runs a call on the engine's thread and waits for what it returns or raises."""
+        if threading.get_ident() == self._ident:
+            return call(*args, **kwargs)
+        if self._closed:
+            raise StrataError("the engine is closed: open a new one")
+        return self._thread.submit(call, *args, **kwargs).result()
 
     def tile(self, rows: int) -> int:
         """Rows a plan's programs take at once. Until those for more than one are compiled, rows run one by one, with the same bits."""
@@ -268,7 +286,7 @@ class Session:
         if ctx > self.engine.ctx_max:
             raise BadValue(f"context: {ctx} is not allowed; allowed: up to {self.engine.ctx_max}, the model's")
         if self._sequence is None or self._sequence.ctx < ctx:
-            self._sequence = SequenceState(self.engine, ctx)
+            self._sequence = self.engine.on_device(SequenceState, self.engine, ctx)
         return self._sequence
 
     def _biases(self, request: Request) -> tuple[tuple[int, float], ...]:

@@ -198,17 +198,16 @@ def qkv(
         product = _product(matrix, rms_norm(x.floats(x_stride)[r : r + 1, :columns], weight, epsilon)[0])
         cosine, sine = cosines.floats(head_dim)[position], sines.floats(head_dim)[position]
         block, at = blocks[slot, position // BLOCK], position % BLOCK
-        for part, values16 in enumerate(product.reshape(-1, 16), first_block):
+        for part, plain in enumerate(product.reshape(-1, 16), first_block):
             head, dim = divmod(part * 16, head_dim)
             dims = slice(dim, dim + 16)
-            if head < heads + kv_heads:
-                values16 = values16 * cosine[dims] + values16.reshape(8, 2)[:, ::-1].reshape(16) * sine[dims]
+            rotated = plain * cosine[dims] + plain.reshape(8, 2)[:, ::-1].reshape(16) * sine[dims]
             if head < heads:
-                query.floats(query_stride)[r, part * 16 : part * 16 + 16] = values16
+                query.floats(query_stride)[r, part * 16 : part * 16 + 16] = rotated
             elif head < heads + kv_heads:
-                key_blocks[block, head - heads, at // 16, dims, at % 16] = values16
+                key_blocks[block, head - heads, at // 16, dims, at % 16] = rotated
             else:
-                value_blocks[block, head - heads - kv_heads, at, dims] = values16
+                value_blocks[block, head - heads - kv_heads, at, dims] = plain
 
 
 def attention(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,18 @@ if TYPE_CHECKING:
     from backends.engine import Engine
 
 UNLIMITED = 2**31 - 1
+Args = ParamSpec("Args")
+T = TypeVar("T")
+
+
+def _on_device(method: Callable[Concatenate[SequenceState, Args], T]) -> Callable[Concatenate[SequenceState, Args], T]:
+    """Runs the method on the engine's thread."""
+
+    @functools.wraps(method)
+    def call(self: SequenceState, /, *args: Args.args, **kwargs: Args.kwargs) -> T:
+        return self._engine.on_device(method, self, *args, **kwargs)
+
+    return call
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +83,7 @@ class SequenceState:
         self._device.upload(self.work.end_ids, np.array([len(ends), *ends], np.int32))
         self._replays: dict[tuple[str, int], Replay] = {}
 
+    @_on_device
     def start(self, rules: Rules) -> None:
         """Sets the rules of a new sequence; what the cells hold is never read."""
         slot = np.zeros(SLOT_INTS, np.int32)
@@ -85,17 +99,16 @@ class SequenceState:
     def prefill(self, ids: Sequence[int], first: int = 0, progress: Callable[[float], None] | None = None) -> None:
         """Runs tokens at positions first, first+1, ... through the model, a chunk per submission, without logits."""
         for start in range(0, len(ids), self._chunk):
-            self._set(ids[start : start + self._chunk], first + start)
-            self._replay("prefill").run()
+            self._prefill_chunk(ids[start : start + self._chunk], first + start)
             if progress is not None:
-                self._device.finish()  # or the fraction would be that of submissions
                 progress(min(1.0, (start + self._chunk) / len(ids)))
-        self._device.finish()
 
+    @_on_device
     def set_window(self, ids: Sequence[int], first: int) -> None:
         """The next round's rows: the last committed token at position `first`, then drafts; at most MAX_WINDOW."""
         self._set(ids, first)
 
+    @_on_device
     def round(self, rows: int = 1) -> Round:
         """Runs the table's rows (at most `rows`), picks, accepts, and leaves the next round's row in the table.
 
@@ -109,6 +122,7 @@ class SequenceState:
             )
         return Round(tuple(out[OUT_TOKENS : OUT_TOKENS + out[OUT_COUNT]].tolist()), int(out[OUT_FLAGS]))
 
+    @_on_device
     def logits(self, ids: Sequence[int], first: int = 0, window: int = MAX_WINDOW) -> NDArray[np.float32]:
         """Logits float32 [len(ids), vocabulary] of tokens at positions first, ...; rows run `window` (1..8) at a time."""
         if not 1 <= window <= MAX_WINDOW:
@@ -123,6 +137,7 @@ class SequenceState:
             parts.append(self._device.download(work.logits, np.float32, len(part) * work.logits_stride).reshape(len(part), -1))
         return np.concatenate(parts)[:, : self._model.shape.vocab]
 
+    @_on_device
     def window_ms(self, rows: int, first: int, repeats: int) -> list[float]:
         """Milliseconds of `repeats` rounds of `rows` rows at positions first, ..., after one to warm up."""
         times = []
@@ -133,6 +148,12 @@ class SequenceState:
             self.round(rows)
             times.append(1e3 * (time.perf_counter() - begun))
         return times[1:]
+
+    @_on_device
+    def _prefill_chunk(self, ids: Sequence[int], first: int) -> None:
+        self._set(ids, first)
+        self._replay("prefill").run()
+        self._device.finish()  # so that progress is what was done, and Ctrl-C waits for no more than a chunk
 
     def _set(self, ids: Sequence[int], first: int) -> None:
         self.work.set_rows([(0, first + i, token, 1) for i, token in enumerate(ids)])

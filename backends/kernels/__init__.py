@@ -1,0 +1,1 @@
+"""The kernel text, and `source`, which puts it together."""
