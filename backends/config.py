@@ -7,8 +7,10 @@ contract; a snapshot test holds them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 
 from backends.errors import BadValue
 
@@ -17,15 +19,36 @@ KV_TYPES = ("f16",)
 INSTRUCTIONS = ("auto", "portable")
 LAUNCHES = ("auto", "buffer", "queue")
 DEFAULT_CTX = 4096
+INT_MAX = 2**31 - 1
+BIAS_MAX = 1e9  # far beyond any logit and far from float32's end, so that a sum with a logit stays finite
 
 
 def _require(ok: bool, name: str, value: object, allowed: str) -> None:
     if not ok:
-        raise BadValue(f"{name}: {value!r} is not allowed; allowed: {allowed}")
+        shown = " ".join(repr(value).split())  # an array's has several lines
+        raise BadValue(f"{name}: {shown if len(shown) <= 80 else shown[:77] + '...'} is not allowed; allowed: {allowed}")
 
 
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _in_range(value: object, low: float, high: float) -> bool:
+    """Whether it is a number of low..high; NaN is not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
+
+
+def _is_text(value: object) -> bool:
+    """Whether it is valid Unicode."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+
+
+def _is_list(value: object) -> bool:
+    """Whether it holds items; a text does not, although Python could take it apart."""
+    return not isinstance(value, (str, bytes)) and (isinstance(value, Sequence) or hasattr(value, "__array__"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +78,7 @@ class DecodeConfig:
     def __post_init__(self) -> None:
         _require(self.backend in BACKENDS, "backend", self.backend, ", ".join(BACKENDS))
         _require(self.kv in KV_TYPES, "kv", self.kv, ", ".join(KV_TYPES))
+        _require(self.device is None or _is_text(self.device), "device", self.device, "a name from `strata devices`, or None")
         _require(self.ctx is None or (_is_int(self.ctx) and self.ctx >= 2), "ctx", self.ctx, "an integer of at least 2")
         _require(_is_int(self.prefill_chunk) and 1 <= self.prefill_chunk <= 512, "prefill_chunk", self.prefill_chunk, "1..512")
         _require(
@@ -62,6 +86,8 @@ class DecodeConfig:
         )
         _require(self.instructions in INSTRUCTIONS, "instructions", self.instructions, ", ".join(INSTRUCTIONS))
         _require(self.launch in LAUNCHES, "launch", self.launch, ", ".join(LAUNCHES))
+        ok = self.cache_dir is None or (isinstance(self.cache_dir, (str, os.PathLike)) and "\0" not in str(self.cache_dir))
+        _require(ok, "cache_dir", self.cache_dir, "a folder, or None")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +98,7 @@ class Request:
     turns, each {"role": ..., "content": ...}), token_ids (taken as they are).
     system: a system message before the prompt. max_new: tokens to generate, at least 1, or -1 until END or the context's end.
     temperature: 0 is greedy. seed: 0..2**64-1 (None: one is drawn; the result names it). logit_bias: token id -> amount
-    added to that logit (-inf bans it). stop: texts that end the generation and are left out of it. ignore_eos: END ids do
+    of -1e9..1e9 added to that logit (-inf bans it). stop: texts that end the generation and are left out of it. ignore_eos: END ids do
     not stop (for measurements).
 
     Raises BadValue.
@@ -93,16 +119,32 @@ class Request:
     def __post_init__(self) -> None:
         given = [name for name in ("prompt", "messages", "token_ids") if getattr(self, name) is not None]
         _require(len(given) == 1, "request", given, "exactly one of prompt, messages, token_ids")
+        if self.prompt is not None:
+            _require(_is_text(self.prompt), "prompt", self.prompt, "a text of valid Unicode")
+        if self.messages is not None:
+            _require(_is_list(self.messages) and len(self.messages) > 0, "messages", self.messages, "a list of at least one message")
+            for message in self.messages:
+                ok = isinstance(message, Mapping) and all(_is_text(message.get(key)) for key in ("role", "content"))
+                _require(ok, "messages", message, 'mappings with "role" and "content", both texts of valid Unicode')
+        if self.token_ids is not None:
+            _require(_is_list(self.token_ids), "token_ids", self.token_ids, "a list of token ids")
+            for token in self.token_ids:
+                _require(isinstance(token, Integral) and not isinstance(token, bool), "token_ids", token, "token ids, integers")
         _require(self.system is None or (self.prompt is not None and not self.raw), "system", self.system, "only with a prompt that is not raw")
-        _require(_is_int(self.max_new) and (self.max_new >= 1 or self.max_new == -1), "max_new", self.max_new, "-1 or an integer of at least 1")
-        ok = isinstance(self.temperature, (int, float)) and math.isfinite(self.temperature) and 0 <= self.temperature <= 100
-        _require(ok, "temperature", self.temperature, "a number from 0 to 100")
+        _require(self.system is None or _is_text(self.system), "system", self.system, "a text of valid Unicode")
+        ok = _is_int(self.max_new) and (1 <= self.max_new <= INT_MAX or self.max_new == -1)
+        _require(ok, "max_new", self.max_new, f"-1 or an integer from 1 to {INT_MAX}")
+        _require(_in_range(self.temperature, 0, 100), "temperature", self.temperature, "a number from 0 to 100")
         _require(self.seed is None or (_is_int(self.seed) and 0 <= self.seed < 2**64), "seed", self.seed, "an integer from 0 to 2**64-1")
+        _require(isinstance(self.logit_bias, Mapping), "logit_bias", self.logit_bias, "a mapping of token ids to amounts")
         for token, amount in self.logit_bias.items():
             _require(_is_int(token) and token >= 0, "logit_bias", token, "token ids of at least 0")
-            ok = isinstance(amount, (int, float)) and not math.isnan(amount) and amount != math.inf
-            _require(ok, f"logit_bias of token {token}", amount, "a number or -inf")
-        _require(all(isinstance(s, str) and s for s in self.stop), "stop", self.stop, "texts that are not empty")
+            ok = _in_range(amount, -BIAS_MAX, BIAS_MAX) or amount == -math.inf
+            _require(ok, f"logit_bias of token {token}", amount, f"a number from {-BIAS_MAX:g} to {BIAS_MAX:g}, or -inf")
+        ok = _is_list(self.stop) and all(_is_text(text) and text for text in self.stop)
+        _require(ok, "stop", self.stop, "a list of texts of valid Unicode that are not empty")
+        for name in ("raw", "ignore_eos"):
+            _require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True, False")
 
 
 @dataclass(frozen=True, slots=True)

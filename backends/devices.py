@@ -86,6 +86,8 @@ def open_device(config: DecodeConfig, notices: list[str]) -> Device:
     if not usable:
         names = ", ".join(name for name, _ in found) or "none"
         if config.device is not None:
+            if config.backend == "opencl":
+                raise BadValue(f"device: {config.device!r} is not allowed with backend opencl; allowed: {names}")
             raise BadValue(f"device: {config.device!r} is not allowed; allowed: {names}, numpy")
         if config.backend == "auto":
             notices.append(f"no OpenCL CPU runtime among the devices ({names}); running on NumPy, slowly; strata devices says what is missing")

@@ -65,12 +65,12 @@ class Engine:
         self.groups = config.work_groups or self.device.units
         self.on_device(self.model.load, self.device, lambda fraction: progress("loading", fraction))
         launches = self._launches
-        narrow = programs(launches(1))
+        narrow = programs(self.on_device(launches, 1))
         for i, spec in enumerate(narrow):
             progress("compiling", i / len(narrow))
             self.device.compile([spec])
         progress("compiling", 1.0)
-        self._wide = _Compilation(self.device, launches(MAX_WINDOW))
+        self._wide = _Compilation(self.device, self.on_device(launches, MAX_WINDOW), self.notices)
         # A driver still compiling while the interpreter ends takes the process down.
         self._end = weakref.finalize(self, self._wide.stop)
 
@@ -167,10 +167,10 @@ class Engine:
 
 
 class _Compilation:
-    """Compiles a plan's programs in a thread of its own."""
+    """Compiles a plan's programs in a thread of its own. A failure gives a notice: the engine then does without them, slowly."""
 
-    def __init__(self, device: Device, launches: Sequence[Launch]) -> None:
-        self._device, self._specs = device, programs(launches)
+    def __init__(self, device: Device, launches: Sequence[Launch], notices: list[str]) -> None:
+        self._device, self._specs, self._notices = device, programs(launches), notices
         self._stopped = False
         self._error: StrataError | None = None
         self._thread = threading.Thread(target=self._run, name="strata-compile", daemon=True)
@@ -184,6 +184,7 @@ class _Compilation:
                 self._device.compile([spec])
         except StrataError as error:
             self._error = error
+            self._notices.append(f"{error}; rows run one by one, which is slow for a long prompt")
 
     def done(self) -> bool:
         return not self._thread.is_alive() and self._error is None and not self._stopped
@@ -206,12 +207,13 @@ class Session:
         self.engine = engine
         self.result: Result | None = None
         self._sequence: SequenceState | None = None
+        self._turn = 0
 
     def generate(self, request: Request, progress: Progress | None = None) -> Iterator[Chunk]:
         """Yields the text as it comes; afterwards `result` holds the whole. progress("prefill", fraction) is called on the way.
 
         Raises BadValue before any work (empty prompt, prompt longer than the context, ids outside the vocabulary), then StrataError when
-        logits are not numbers, DeviceError.
+        logits are not numbers or when a later generation of this session has begun, DeviceError.
         """
         engine, self.result = self.engine, None
         ids = engine.tokenize(request)
@@ -228,6 +230,7 @@ class Session:
 
     def _run(self, sequence: SequenceState, stops: Sequence[str], ids: list[int], rules: Rules, progress: Progress) -> Iterator[Chunk]:
         started = time.perf_counter()
+        self._turn = turn = self._turn + 1
         sequence.start(rules)
         progress("prefill", 0.0)
         sequence.prefill(ids[:-1], progress=lambda fraction: progress("prefill", fraction))
@@ -240,6 +243,8 @@ class Session:
         texts: list[str] = []
         rounds, reason = 0, ""
         while not reason:
+            if turn != self._turn:
+                raise StrataError("a later generation of this session has begun; for two at a time use two sessions")
             made = sequence.round()
             rounds += 1
             text, fresh = "", 0
@@ -272,10 +277,16 @@ class Session:
     def logits(self, ids: Sequence[int], first: int = 0, chunk: int = MAX_WINDOW) -> NDArray[np.float32]:
         """Logits float32 [len(ids), vocabulary] of tokens at positions first, first+1, ...; rows run `chunk` (1..8) at a time.
 
-        Positions before `first` must have run before. Raises BadValue for an id or a position outside the model's.
+        Positions before `first` must have run before, in a context with room for all: `sequence(ctx)` makes it.
+        Raises BadValue for an id or a position outside the model's, and where cells before `first` cannot be there.
         """
         self.engine.tokenize(Request(token_ids=tuple(ids)))
-        return self.sequence(max(first + len(ids), 2)).logits(ids, first, chunk)
+        ctx = max(first + len(ids), 2)
+        if first > 0 and (self._sequence is None or self._sequence.ctx < ctx):
+            raise BadValue(
+                f"first: {first} is not allowed; no cells before it in a context of {ctx}: run all from 0 on, or call sequence({ctx}) first"
+            )
+        return self.sequence(ctx).logits(ids, first, chunk)
 
     def window_ms(self, rows: int, repeats: int, first: int) -> list[float]:
         """Milliseconds of `repeats` rounds (run, pick, accept, read back) of `rows` rows at positions first, ...; their tokens do not matter."""
@@ -286,6 +297,7 @@ class Session:
         if ctx > self.engine.ctx_max:
             raise BadValue(f"context: {ctx} is not allowed; allowed: up to {self.engine.ctx_max}, the model's")
         if self._sequence is None or self._sequence.ctx < ctx:
+            self._sequence = None  # its memory goes before the larger one is asked for
             self._sequence = self.engine.on_device(SequenceState, self.engine, ctx)
         return self._sequence
 

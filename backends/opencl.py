@@ -33,25 +33,30 @@ INSTALL_HINT = "pip install intel-opencl-rt intel-cmplr-lib-rt"
 
 
 @cache
-def set_up_driver() -> None:
+def set_up_driver() -> str:
     """Lets the loader find the CPU runtime installed beside this Python, next to the drivers the system names.
 
     The loader knows only the system's folder, or the one folder that OCL_ICD_VENDORS names, so ours names both. The CPU runtime's own
     settings pin its threads to cores: unpinned, or with two on one core, a step takes 10 to 100 times as long.
+
+    Returns why the runtime is not named: a user's own setting, no place for the folder; empty where it is or is not installed.
     """
-    os.environ.setdefault("DPCPP_CPU_CU_AFFINITY", "close")
-    os.environ.setdefault("DPCPP_CPU_PLACES", "cores")
+    if not hasattr(os, "sched_getaffinity") or 1 < (os.cpu_count() or 1) == len(os.sched_getaffinity(0)):
+        # Where the process may use only some processors (taskset) or there is but one, the runtime ignores them, with lines on stderr.
+        os.environ.setdefault("DPCPP_CPU_CU_AFFINITY", "close")
+        os.environ.setdefault("DPCPP_CPU_PLACES", "cores")
     os.environ.setdefault("PYOPENCL_NO_CACHE", "1")  # backends/program_cache.py says why
-    if "OCL_ICD_VENDORS" in os.environ or "OCL_ICD_FILENAMES" in os.environ:
-        return
+    for name in ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES"):
+        if os.environ.get(name):
+            return f"{name} is set to {os.environ[name]!r}, so what that names is all that is found"
     if sys.platform == "win32":
         library = Path(sys.prefix) / "Library" / "bin" / "intelocl64.dll"
         if library.exists():
             os.environ["OCL_ICD_FILENAMES"] = str(library)
-        return
+        return ""
     library = Path(sys.prefix) / "lib" / "libintelocl.so"
     if not library.exists():
-        return
+        return ""
     vendors = None
     try:
         vendors = Path(tempfile.mkdtemp(prefix="strata-icd-"))
@@ -63,12 +68,15 @@ def set_up_driver() -> None:
         import pyopencl  # noqa: PLC0415  the loader reads the folder once, at the first call
 
         pyopencl.get_platforms()
+    except OSError as error:
+        return f"the CPU runtime could not be named in a temporary folder ({error})"
     except Exception:  # noqa: BLE001  found again, with its message, by whoever opens a device
-        return
+        return ""
     finally:
         os.environ.pop("OCL_ICD_VENDORS", None)  # processes started from here look for themselves
         if vendors is not None:
             shutil.rmtree(vendors, ignore_errors=True)
+    return ""
 
 
 def opencl_devices() -> list[tuple[str, cl.Device]]:
@@ -76,7 +84,7 @@ def opencl_devices() -> list[tuple[str, cl.Device]]:
 
     Raises DeviceError where there is no loader or no driver.
     """
-    set_up_driver()
+    unnamed = set_up_driver()
     try:
         import pyopencl as cl  # noqa: PLC0415  driver variables first
     except ImportError as error:
@@ -84,7 +92,7 @@ def opencl_devices() -> list[tuple[str, cl.Device]]:
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:
-        raise DeviceError(f"no OpenCL driver found ({error}); {INSTALL_HINT}") from error
+        raise DeviceError(f"no OpenCL driver found ({error}); {unnamed or INSTALL_HINT}") from error
     found: list[tuple[str, cl.Device]] = []
     cpus = gpus = 0
     for platform in sorted(platforms, key=lambda p: not p.name.startswith("Intel(R) OpenCL")):

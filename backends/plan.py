@@ -16,7 +16,6 @@ from backends.model.matrix import LINE, Matrix
 from backends.tables import MAX_WINDOW, OUT_INTS, PARTIAL_INTS, ROW_INTS, SLOT_INTS, STORE
 
 MAX_BIASES = 1024
-MAX_END_IDS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +29,18 @@ class Sizes:
 
 
 class Workspace:
-    """Tables and activations for up to `rows` rows, `slots` sequences and `groups` work-groups."""
+    """Tables and activations for up to `rows` rows, `slots` sequences and `groups` work-groups; end_ids: tokens that end a sequence.
 
-    def __init__(self, device: Device, sizes: Sizes, rows: int, groups: int, slots: int = 1) -> None:
+    Raises DeviceError when memory runs out.
+    """
+
+    def __init__(self, device: Device, sizes: Sizes, rows: int, groups: int, slots: int = 1, end_ids: Sequence[int] = ()) -> None:
         self.device, self.rows_max, self.groups, self.sizes = device, rows, groups, sizes
         self.control = device.zeros(16, np.int32)
         self.rows = device.zeros(rows * ROW_INTS, np.int32)
         self.slots = device.zeros(slots * SLOT_INTS, np.int32)
         self.out = device.zeros(slots * OUT_INTS, np.int32)
-        self.end_ids = device.zeros(1 + MAX_END_IDS, np.int32)
+        self.end_ids = device.put(np.array([len(end_ids), *end_ids], np.int32))
         self.bias_ids = device.zeros(slots * MAX_BIASES, np.int32)
         self.biases = device.zeros(slots * MAX_BIASES)
         self.partial = device.zeros(MAX_WINDOW * groups * PARTIAL_INTS, np.int32)

@@ -6,7 +6,7 @@ tried once in a process of its own; the answer is kept in the program cache.
 
 from __future__ import annotations
 
-import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -31,20 +31,31 @@ def probe_dot(name: str, line: str, cache: ProgramCache) -> int:
     key = f"probe\0{line}\0{_SOURCE}"
     known = cache.load(key)
     if known is None:
-        command = [sys.executable, "-c", f"from backends.probe import trial; trial({name!r})"]
-        paths = [str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "")]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in paths if p)}
-        try:
-            done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False)
-            known = b"vnni" if done.returncode == 0 and done.stdout.split()[-1:] == [b"exact"] else b"portable"
-        except (OSError, subprocess.TimeoutExpired):
+        known = _answer(name)
+        if known is None:
+            cache.notice("whether the processor's fast dot products work could not be found out; this run goes without, slower")
             return PORTABLE
         cache.store(key, known)
     return VNNI if known == b"vnni" else PORTABLE
 
 
+def _answer(name: str) -> bytes | None:
+    """What a trial in a process of its own says, b"vnni" or b"portable"; None if it was stopped or never came to the trial."""
+    # Without the current folder, which -c puts first: whatever lies there is none of ours.
+    path = f"import sys; sys.path = [{str(Path(__file__).resolve().parent.parent)!r}, *filter(None, sys.path)]"
+    command = [sys.executable, "-c", f"{path}; from backends.probe import trial; trial({name!r})"]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    said = done.stdout.split()
+    if b"begun" not in said or -done.returncode in (signal.SIGINT, signal.SIGTERM, 9):  # 9: killed, for memory perhaps
+        return None
+    return b"vnni" if done.returncode == 0 and said[-1] == b"exact" else b"portable"
+
+
 def trial(name: str) -> None:
-    """Runs the intrinsic on random bytes and prints "exact" if all 16 sums are right. Meant for a process of its own."""
+    """Runs the intrinsic on random bytes; prints "begun", then "exact" if all 16 sums are right. Meant for a process of its own."""
     import pyopencl as cl  # noqa: PLC0415
 
     from backends.opencl import opencl_devices  # noqa: PLC0415
@@ -58,6 +69,7 @@ def trial(name: str) -> None:
     expected = c + (a.astype(np.int32) * b).reshape(16, 4).sum(1)
     flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
     buffers = [cl.Buffer(context, flags, hostbuf=array) for array in (a, b, c)]
+    print("begun", flush=True)
     cl.Program(context, _SOURCE).build().f(queue, (1,), (1,), *buffers)
     cl.enqueue_copy(queue, c, buffers[2])
     if np.array_equal(c, expected):

@@ -6,6 +6,7 @@ pyopencl's own cache waits up to minutes for a lock that a killed process left b
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
@@ -26,6 +27,10 @@ class ProgramCache:
     def __init__(self, folder: str | None, notices: list[str] | None = None) -> None:
         self._folder = None if folder is None else Path(folder)
         self._notices = notices if notices is not None else []
+
+    def notice(self, line: str) -> None:
+        """A warning for the user, one line."""
+        self._notices.append(line)
 
     def load(self, key: str) -> bytes | None:
         """The bytes stored under the key; None where there are none or they are damaged."""
@@ -50,9 +55,10 @@ class ProgramCache:
                 file.write(hashlib.sha256(body).digest() + body)
             os.replace(part, self._folder / _name(key))
         except OSError as error:
-            if part and os.path.exists(part):
-                os.unlink(part)
-            self._notices.append(
+            if part:
+                with contextlib.suppress(OSError):
+                    os.unlink(part)
+            self.notice(
                 f"the cache folder {str(self._folder)!r} cannot be written ({error.strerror}): kernels are compiled anew each time; "
                 "STRATA_CACHE names another"
             )

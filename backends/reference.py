@@ -88,11 +88,13 @@ def rms_norm(x: Floats, weight: Floats, epsilon: float) -> Floats:
 
 
 def quantise(x: Floats) -> tuple[Floats, Floats, Floats]:
-    """Rows [rows, n] as int8 codes (held as float32) [rows, n/32, 32], their scales and sums [rows, n/32] (SEMANTICS: activations)."""
+    """Rows [rows, n] as int8 codes (held as float32) [rows, n/32, 32], their scales and sums [rows, n/32] (SEMANTICS: activations).
+
+    Blocks of nothing above 1e-36, whose scale has no finite inverse, count as zeros. A NaN reaches the block's scale and codes.
+    """
     blocks = x.reshape(len(x), -1, 32)
     top = np.abs(blocks).max(2)
-    safe = np.where(top > 0, top, np.float32(1))
-    inverse = np.where(top > 0, reference_math.div(np.full_like(top, 127), safe), np.float32(0))
+    inverse = np.where(top > np.float32(1e-36), reference_math.div(np.full_like(top, 127), top), np.float32(0))
     codes = np.rint(blocks.astype(np.float64) * inverse[..., None]).astype(np.float32)
     return codes, top * np.float32(0.00787401574803149606), codes.sum(2)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from backends.device import Launch, Replay
 from backends.errors import BadValue, StrataError
-from backends.plan import MAX_END_IDS, Workspace
+from backends.plan import Workspace
 from backends.tables import (
     FLAG_BAD,
     MAX_WINDOW,
@@ -77,10 +77,9 @@ class SequenceState:
         self._engine, self.ctx = engine, ctx
         self._device, self._model = engine.device, engine.model
         self._chunk = engine.config.prefill_chunk
-        self.work = Workspace(self._device, self._model.sizes, max(self._chunk, MAX_WINDOW), engine.groups)
+        ends = sorted(engine.tokenizer.end_ids)
+        self.work = Workspace(self._device, self._model.sizes, max(self._chunk, MAX_WINDOW), engine.groups, end_ids=ends)
         self.state = self._model.state(ctx)
-        ends = sorted(engine.tokenizer.end_ids)[:MAX_END_IDS]
-        self._device.upload(self.work.end_ids, np.array([len(ends), *ends], np.int32))
         self._replays: dict[tuple[str, int], Replay] = {}
 
     @_on_device
@@ -105,7 +104,8 @@ class SequenceState:
 
     @_on_device
     def set_window(self, ids: Sequence[int], first: int) -> None:
-        """The next round's rows: the last committed token at position `first`, then drafts; at most MAX_WINDOW."""
+        """The next round's rows: the last committed token at position `first`, then drafts. Raises BadValue outside window and context."""
+        self._check(len(ids), first, len(ids))
         self._set(ids, first)
 
     @_on_device
@@ -125,10 +125,7 @@ class SequenceState:
     @_on_device
     def logits(self, ids: Sequence[int], first: int = 0, window: int = MAX_WINDOW) -> NDArray[np.float32]:
         """Logits float32 [len(ids), vocabulary] of tokens at positions first, ...; rows run `window` (1..8) at a time."""
-        if not 1 <= window <= MAX_WINDOW:
-            raise BadValue(f"window: {window!r} is not allowed; allowed: 1..{MAX_WINDOW}")
-        if first < 0 or first + len(ids) > self.ctx:
-            raise BadValue(f"positions {first}..{first + len(ids) - 1} are not allowed; allowed: 0..{self.ctx - 1}")
+        self._check(window, first, len(ids))
         work, parts = self.work, []
         for start in range(0, len(ids), window):
             part = ids[start : start + window]
@@ -140,6 +137,7 @@ class SequenceState:
     @_on_device
     def window_ms(self, rows: int, first: int, repeats: int) -> list[float]:
         """Milliseconds of `repeats` rounds of `rows` rows at positions first, ..., after one to warm up."""
+        self._check(rows, first, rows)
         times = []
         for _ in range(repeats + 1):
             self._set([1] * rows, first)
@@ -155,6 +153,13 @@ class SequenceState:
         self._replay("prefill").run()
         self._device.finish()  # so that progress is what was done, and Ctrl-C waits for no more than a chunk
 
+    def _check(self, window: int, first: int, count: int) -> None:
+        """Rows beyond the window or the context would be written behind the buffers' ends."""
+        if not 1 <= window <= MAX_WINDOW:
+            raise BadValue(f"window: {window!r} is not allowed; allowed: 1..{MAX_WINDOW}")
+        if first < 0 or first + count > self.ctx:
+            raise BadValue(f"positions {first}..{first + count - 1} are not allowed; allowed: 0..{self.ctx - 1}")
+
     def _set(self, ids: Sequence[int], first: int) -> None:
         self.work.set_rows([(0, first + i, token, 1) for i, token in enumerate(ids)])
 
@@ -166,6 +171,6 @@ class SequenceState:
             if kind != "prefill":
                 launches += self._model.logits(self.work, tile)
             if kind == "round":
-                launches += self.work.picks(self._model.shape.vocab)
+                launches += [*self.work.picks(self._model.shape.vocab), *self._model.commit(self.work, self.state)]
             self._replays[kind, tile] = self._device.record(launches, self._engine.config.launch)
         return self._replays[kind, tile]

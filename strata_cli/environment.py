@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from backends.config import BACKENDS, INSTRUCTIONS, KV_TYPES, LAUNCHES
+from backends.config import BACKENDS, INSTRUCTIONS, INT_MAX, KV_TYPES, LAUNCHES
 from backends.errors import BadValue
 from strata_cli import grammar
 from strata_cli.grammar import Grammar, refuse
@@ -46,23 +46,23 @@ def _variable(name: str, kind: Grammar, default: str, doc: str, value: Any = Non
     return Variable(PREFIX + name, kind, default, value if default.startswith("(") else kind.parse(default), doc)
 
 
-_BUDGET = f"-1 or an integer from 1 to {grammar.INT_MAX}"
+_BUDGET = f"-1 or an integer from 1 to {INT_MAX}"
 _MODEL = grammar.word("a GGUF file, or the name of an installed model package", "FILE|PACKAGE")
 
 VARIABLES: tuple[Variable, ...] = (
     _variable("MODEL", _MODEL, BUNDLED_MODEL, "The model: a GGUF file, or an installed model package."),
-    _variable("BACKEND", grammar.choice(BACKENDS), "auto", "The API that runs the kernels."),
+    _variable("BACKEND", grammar.choice(BACKENDS), "auto", "The API that runs the kernels; auto: OpenCL where it can, else NumPy, slowly."),
     _variable(
         "DEVICE", grammar.word("auto, or a name from `strata devices`", "NAME", none="auto"), "auto", "The device, by its name in `strata devices`."
     ),
     _variable("KV", grammar.choice(KV_TYPES), "f16", "How the KV cache is stored."),
     _variable(
         "CTX",
-        grammar.integer(2, grammar.INT_MAX, {"auto": None}),
+        grammar.integer(2, INT_MAX, {"auto": None}),
         "auto",
         "Context in tokens; auto: the smaller of the model's and max(4096, prompt + max-new).",
     ),
-    _variable("MAX_NEW", grammar.integer(1, grammar.INT_MAX, {"-1": -1}, _BUDGET), "512", "Tokens to generate at most; -1: until the end."),
+    _variable("MAX_NEW", grammar.integer(1, INT_MAX, {"-1": -1}, _BUDGET), "512", "Tokens to generate at most; -1: until the end."),
     _variable("TEMPERATURE", grammar.number(0, 100), "0", "Sampling temperature; 0 is greedy."),
     _variable("SEED", grammar.integer(0, 2**64 - 1, {"random": None}), "random", "Seed of sampling; random: one is drawn and shown."),
     _variable("LOGIT_BIAS", grammar.BIASES, "(none)", "An amount added to a token's logit; -inf bans the token.", {}),

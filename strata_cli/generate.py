@@ -12,6 +12,7 @@ import click
 
 from backends.config import Request, Result, Speculation, Timings
 from backends.errors import BadValue, StrataError
+from strata_cli.main import INTERRUPTED
 from strata_cli.messages import complain, warn
 from strata_cli.options import Settings, shared_options
 from strata_cli.output import Unwritable, as_object, statistics, write_json, write_stdout
@@ -21,14 +22,12 @@ from strata_cli.prompt import check_utf8, read_prompt
 if TYPE_CHECKING:
     from backends.engine import Engine
 
-INTERRUPTED = 130
-
 
 @click.command("generate", short_help="Generate text from a prompt.")
 @click.argument("prompt", required=False)
 @click.option("-f", "--file", metavar="FILE", help="Read the prompt from a file; -: standard input.")
 @click.option("--raw", is_flag=True, help="Use the prompt as it is, without the model's chat template.")
-@click.option("--system", metavar="TEXT", help="A system message before the prompt.")
+@click.option("--system", metavar="TEXT", help="A system message before the prompt; not with --raw.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @shared_options
 def command(settings: Settings, prompt: str | None, file: str | None, raw: bool, system: str | None, as_json: bool) -> int:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-INT_MAX = 2**31 - 1
-BIAS_MAX = 1e9  # far beyond any logit and far from float32's end, so that a sum with a logit stays finite
+from backends.config import BIAS_MAX, INT_MAX
 
 # int() and float() also take '1_000', other scripts' digits, 'nan' and 'inf'; a setting does not.
 _INTEGER = re.compile(r"[+-]?[0-9]+")

@@ -1,97 +1,102 @@
-"""The `strata` command: its subcommands, and what becomes of a failure.
+"""What becomes of a run of `strata`: its exit code, its failures, Ctrl-C.
 
 Exit codes: 0 done, 1 the run failed, 2 a bad flag, value or variable, 130 Ctrl-C.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
+import signal
 import sys
+import time
 from collections.abc import Sequence
-from typing import Any
-
-import click
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from backends.errors import StrataError
 from strata_cli.messages import complain
 
-# name: (module, what `strata --help` says). A module is imported when its command runs, so that the help stays fast.
-COMMANDS: dict[str, tuple[str, str]] = {
-    "generate": ("strata_cli.generate", "Generate text from a prompt."),
-    "devices": ("strata_cli.devices", "List the devices that can run a model."),
-    "env": ("strata_cli.env", "List the settings and where each value comes from."),
-}
+if TYPE_CHECKING:
+    import click
 
-
-class _Commands(click.Group):
-    """A group whose subcommands are imported on use: module strata_cli.NAME holds a click command called `command`."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
-
-
-def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
-        import strata_cli
-
-        click.echo(f"strata {strata_cli.__version__}")
-        ctx.exit()
-
-
-@click.group(cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version and exit.")
-@click.option("--traceback", is_flag=True, hidden=True, expose_value=False, help="Show where an internal error happened.")
-@click.pass_context
-def strata(ctx: click.Context) -> None:
-    """Run language models on your own machine.
-
-    Results go to stdout, everything else to stderr. `strata COMMAND --help` shows a command's flags with their variables.
-    """
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+INTERRUPTED = 130
+PATIENCE_S = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code. No failure leaves it as an exception."""
-    args = list(sys.argv[1:] if arguments is None else arguments)
-    _prepare_stdout()
+    """Run the command line; returns the exit code. No failure leaves it as an exception.
+
+    arguments: None for those of the process, which then is the program `strata` and ends here if Ctrl-C ended the run.
+    """
+    if arguments is not None:
+        return _guarded(list(arguments))
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started this wants no Ctrl-C here
+        signal.signal(signal.SIGINT, _Interrupts())
+    code = _guarded(sys.argv[1:])
+    if code == INTERRUPTED:
+        # Not through the interpreter's end: it waits for threads that may have lost their work, and a driver that is still
+        # compiling then takes the process down.
+        os._exit(code)
+    if isinstance(signal.getsignal(signal.SIGINT), _Interrupts):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # too late to change what the run was
+    return code
+
+
+class _Interrupts:
+    """Handles SIGINT: the first interrupts the run, which then shows what it has; a second one after `PATIENCE_S` ends the process."""
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._first is None:
+            self._first = now
+            raise KeyboardInterrupt
+        if now - self._first > PATIENCE_S:
+            os._exit(INTERRUPTED)
+
+
+def _guarded(args: list[str]) -> int:
     code = 1
     try:
-        code = _run(args)
-        _flush_stdout()
+        import click
+
+        try:
+            _prepare_stdout()
+            code = _run(args)
+            _flush_stdout()
+        except click.Abort:
+            code = INTERRUPTED
+        except click.ClickException as error:
+            complain(f"strata: error: {_describe(error)}")
+            code = error.exit_code
     except StrataError as error:
         complain(f"strata: error: {error}")
         code = error.exit_code
     except BrokenPipeError:
         code = 1  # the reader has what it wanted
-    except (KeyboardInterrupt, click.Abort):
-        code = 130
-    except click.ClickException as error:
-        complain(f"strata: error: {_describe(error)}")
-        code = error.exit_code
+    except KeyboardInterrupt:
+        code = INTERRUPTED
     except OSError as error:
         complain(f"strata: error: {error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
     except MemoryError:
-        complain("strata: error: out of memory")
+        complain("strata: error: out of memory; a smaller --ctx or model needs less")
     except Exception as error:
-        _internal_error(error, "--traceback" in args)
+        if isinstance(error, RuntimeError) and "start new thread" in str(error):  # Python has no class for it
+            complain("strata: error: the system starts no more threads: out of memory, or a limit of the user's processes")
+        else:
+            _internal_error(error, "--traceback" in args)
     finally:
         _abandon_stdout()
     return code
 
 
 def _run(args: list[str]) -> int:
+    import click
+
+    from strata_cli.commands import strata
+
     try:
         code: Any = strata.main(args=args, prog_name="strata", standalone_mode=False)
     except SystemExit as leave:  # click's answer to a broken pipe
@@ -102,6 +107,8 @@ def _run(args: list[str]) -> int:
 
 
 def _describe(error: click.ClickException) -> str:
+    import click
+
     text = error.format_message().rstrip(".")
     if isinstance(error, click.UsageError) and error.ctx is not None:
         text += f"; see `{error.ctx.command_path} --help`"

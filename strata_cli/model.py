@@ -19,8 +19,14 @@ def locate(name: str, where: str) -> Path:
     Raises BadValue; StrataError if the default model is not installed.
     """
     path = Path(os.path.expanduser(name))
-    if path.is_file():
-        return path
+    try:
+        if path.is_file():
+            return path
+        special = path.exists() and not path.is_dir()
+    except OSError as error:  # a name that is too long, a folder that may not be read
+        raise BadValue(f"{where}: {name!r}: {error.strerror}; allowed: a GGUF file, or the name of an installed model package") from None
+    if special:
+        raise BadValue(f"{where}: {name!r} is not a regular file; allowed: a GGUF file, or the name of an installed model package")
     package = _package_folders(name)
     if package is not None:
         return _only_gguf(name, package, where)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -17,11 +19,18 @@ class Unwritable(StrataError):
     """stdout takes no more: a full disk, a closed descriptor."""
 
 
+def wait_for(stream: Any) -> None:
+    """Make reads and writes wait. Whoever started this may have left the other kind, whose reads end early and whose writes lose text."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, no descriptor, or a system without the two kinds
+        os.set_blocking(stream.fileno(), True)
+
+
 def write_stdout(text: str) -> None:
     """Write and flush. A terminal gets no character it would obey. Raises Unwritable; BrokenPipeError if the reader left."""
     stdout = sys.stdout
     if stdout is None:
         raise Unwritable("cannot write to stdout: it is closed")
+    wait_for(stdout)
     try:
         stdout.write(harmless(text) if stdout.isatty() else text)
         stdout.flush()

@@ -6,6 +6,7 @@ import sys
 
 from backends.errors import BadValue
 from strata_cli.grammar import whole_utf8
+from strata_cli.output import wait_for
 
 
 def read_prompt(argument: str | None, file: str | None) -> str:
@@ -42,6 +43,7 @@ def _read_file(path: str) -> bytes:
 def _read_stdin(asked: bool) -> str:
     if sys.stdin is None or (sys.stdin.isatty() and not asked):
         raise BadValue("no prompt: give it as `strata generate PROMPT`, with -f FILE, or through a pipe; `strata generate -` reads what you type")
+    wait_for(sys.stdin)
     try:
         return _decode(sys.stdin.buffer.read(), "standard input")
     except OSError as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import sys
 from typing import Any
 
@@ -19,6 +21,8 @@ def read(path: str) -> dict[str, Any]:
 def load(path: str) -> dict[str, Any]:
     """The file's keys and values as TOML has them; keys are known to exist. Raises BadValue."""
     try:
+        if stat.S_ISFIFO(os.stat(path).st_mode):  # opening one would wait for a writer
+            raise BadValue(f"{path}: is a pipe; the user config must be a readable TOML file")
         with open(path, "rb") as file:
             content = file.read()
     except (FileNotFoundError, NotADirectoryError):
@@ -48,7 +52,11 @@ def parse(path: str, key: str, value: Any) -> Any:
     text = as_text(key, value)
     if text is None:
         raise BadValue(refuse(where, str(value), BY_KEY[key].grammar))
-    return BY_KEY[key].parse(text, where)
+    try:
+        return BY_KEY[key].grammar.parse(text)
+    except ValueError as reason:
+        # As the file has it: a TOML true is no "on" where neither is allowed.
+        raise BadValue(refuse(where, str(value).lower() if isinstance(value, bool) else text, BY_KEY[key].grammar, reason)) from None
 
 
 def as_text(key: str, value: Any) -> str | None:

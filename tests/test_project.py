@@ -76,7 +76,7 @@ def test_documents_point_at_files_that_exist() -> None:
 
 
 def test_the_commands_of_the_readme() -> None:
-    from strata_cli.main import COMMANDS
+    from strata_cli.commands import COMMANDS
 
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `strata (\S+?)[ `]", readme, re.MULTILINE)) == set(COMMANDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import string
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,16 @@ def write_tiny_llama(
     tied: bool = True,
     weight_type: str = "F32",
     embd_type: str | None = None,
+    types: Mapping[str, str] | None = None,
+    rope_factors: Sequence[float] | None = None,
     seed: int = 0,
     with_tokenizer: bool = True,
 ) -> Path:
     """Write a `llama` GGUF with random weights (the same for the same arguments) whose logits have a deviation of about 2.
 
     weight_type, embd_type (default: weight_type): ggml names of the matrices' and the embedding's (and head's) type;
-    norms are F32. Quantised types need columns (n_embd, n_ff, n_head * head_dim) that are multiples of their block.
+    norms are F32. types: other types for some matrices, as {"attn_k": "Q8_0"}. rope_factors: one per pair of a head.
+    Quantised types need columns (n_embd, n_ff, n_head * head_dim) that are multiples of their block.
     """
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "llama")
@@ -62,7 +66,7 @@ def write_tiny_llama(
 
     def matrix(name: str, rows: int, columns: int, deviation: float, type_name: str) -> None:
         weights = rng.normal(0.0, deviation, (rows, columns)).astype(np.float32)
-        kind = gguf.GGMLQuantizationType[type_name]
+        kind = gguf.GGMLQuantizationType[(types or {}).get(name.split(".")[-2], type_name)]
         writer.add_tensor(name, quantize(weights, kind), raw_dtype=kind)
 
     def norm(name: str) -> None:
@@ -83,6 +87,8 @@ def write_tiny_llama(
         matrix(block + "ffn_up.weight", n_ff, n_embd, n_embd**-0.5, weight_type)
         matrix(block + "ffn_down.weight", n_embd, n_ff, n_ff**-0.5, weight_type)
     norm("output_norm.weight")
+    if rope_factors is not None:
+        writer.add_tensor("rope_freqs.weight", np.array(rope_factors, np.float32))
     if not tied:
         matrix("output.weight", n_vocab, n_embd, head, embd_type or weight_type)
     finish(writer)

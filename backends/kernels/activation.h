@@ -3,10 +3,12 @@
 //
 // Layout of a work-group's scratch: codes of all rows, then scales, then sums.
 #if ACT_INT8
+// 32 values, a then b: their codes, scale (largest magnitude / 127) and sum of codes.
 DEVICE void quantise32(VF a, VF b, GLOBAL char *codes, GLOBAL float *scale, GLOBAL float *sum) {
   // The largest magnitude through the integer bits: a NaN is larger than infinity there, so it reaches the scale and is not lost.
   float top = as_float(hmax_int(max(AS_VI(a) & 0x7fffffff, AS_VI(b) & 0x7fffffff)));
-  float inverse = top > 0.0f ? m_div_1(127.0f, top) : 0.0f;
+  // Below 127 / FLT_MAX the inverse is infinite and infinity times 0 no number: such a block counts as zeros.
+  float inverse = top > 1e-36f ? m_div_1(127.0f, top) : 0.0f;
   // Adding 1.5 * 2^23 rounds to the nearest integer, ties to even, and leaves it in the low mantissa bits.
   VI qa = AS_VI(fma(a, (VF)(inverse), (VF)(12582912.0f))) - 0x4B400000;
   VI qb = AS_VI(fma(b, (VF)(inverse), (VF)(12582912.0f))) - 0x4B400000;
@@ -22,7 +24,9 @@ DEVICE void quantise32(VF a, VF b, GLOBAL char *codes, GLOBAL float *scale, GLOB
 }
 #endif
 
-DEVICE Activation prepare(GLOBAL const float *x, int x_stride, GLOBAL const float *norm, int normed, float epsilon, int rows, int columns, GLOBAL uchar *scratch) {
+// Rows x[r] of `columns` (a multiple of 32) floats into the work-group's own `scratch`; norm is read where `normed`.
+DEVICE Activation prepare(GLOBAL const float *x, int x_stride, GLOBAL const float *norm, int normed, float epsilon, int rows, int columns,
+                          GLOBAL uchar *scratch) {
   Activation act;
   int blocks = columns / 32;
 #if ACT_INT8

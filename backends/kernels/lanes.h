@@ -8,7 +8,6 @@
 #define STOREH(v, p, i) vstore_half16_rte(v, i, (GLOBAL half *)(p))
 #define LANE_IDS ((VI)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
 #define SWAP_PAIRS(v) ((v).s1032547698badcfe)
-#define MASK_ANY(c) any(c)
 #define TO_CHARS(v) convert_char16(v)
 #define TO_SHORTS(v) convert_short16(v)
 DEVICE float hsum(VF v) { float8 a = v.lo + v.hi; float4 b = a.lo + a.hi; float2 c = b.lo + b.hi; return c.x + c.y; }

@@ -7,8 +7,9 @@
 
 // weight_lines: where the matrix starts in `weights`; scratch_lines: scratch of each work-group; both in units of 64 bytes.
 // y_block: where the matrix's outputs start in a row of y, in units of 16.
-KERNEL void matvec(GLOBAL const int *control, GLOBAL const uchar *weights, int weight_lines, GLOBAL const float *x, int x_stride, GLOBAL const float *norm, int normed, float epsilon,
-                   int columns, int row_blocks, GLOBAL float *y, int y_stride, int y_block, int mode, GLOBAL uchar *scratch, int scratch_lines) {
+KERNEL void matvec(GLOBAL const int *control, GLOBAL const uchar *weights, int weight_lines, GLOBAL const float *x, int x_stride,
+                   GLOBAL const float *norm, int normed, float epsilon, int columns, int row_blocks,
+                   GLOBAL float *y, int y_stride, int y_block, int mode, GLOBAL uchar *scratch, int scratch_lines) {
   int rows = control[CONTROL_ROWS], nk = columns / 32;
   int parts = mode == SILU ? 2 : 1, begin = SHARE_BEGIN(row_blocks / parts), end = SHARE_END(row_blocks / parts);
   Activation act = prepare(x, x_stride, norm, normed, epsilon, rows, columns, scratch + (size_t)group_id() * scratch_lines * 64);

@@ -2,8 +2,8 @@
 // ties to the lowest id. `pick` works on shares of the vocabulary, `accept` merges them, accepts drafts and stops.
 #define PARTIAL_INTS 4        // best value (float bits), id, not-a-number seen, 0
 
-KERNEL void pick(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const int *slots, GLOBAL float *logits, int stride, int n_vocab, GLOBAL const int *bias_ids, GLOBAL const float *biases,
-                 int biases_per_slot, GLOBAL int *partial) {
+KERNEL void pick(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const int *slots, GLOBAL float *logits, int stride, int n_vocab,
+                 GLOBAL const int *bias_ids, GLOBAL const float *biases, int biases_per_slot, GLOBAL int *partial) {
   int count = control[CONTROL_ROWS], blocks = (n_vocab + LANES - 1) / LANES, begin = SHARE_BEGIN(blocks), end = SHARE_END(blocks);
   for (int r = 0; r < count; r++) {
     GLOBAL const int *row = rows + r * ROW_INTS, *slot = slots + row[ROW_SLOT] * SLOT_INTS;
@@ -49,8 +49,10 @@ KERNEL void pick(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const
 }
 
 // Merges the shares of `shares` work-groups. For each sequence's run of rows: row j+1 holds draft j, accepted while equal to the pick
-// of row j; then the table gets the next round's row of that sequence. Runs as one work-group.
-KERNEL void accept(GLOBAL int *control, GLOBAL int *rows, GLOBAL int *slots, GLOBAL const int *end_ids, GLOBAL const int *partial, int shares, GLOBAL int *out) {
+// of row j; then the table gets the next round's row of that sequence. A sequence's rows stand together, and rows are
+// written no further than they have been read. Runs as one work-group.
+KERNEL void accept(GLOBAL int *control, GLOBAL int *rows, GLOBAL int *slots, GLOBAL const int *end_ids, GLOBAL const int *partial,
+                   int shares, GLOBAL int *out) {
   if (group_id() != 0) return;
   int count = control[CONTROL_ROWS], next = 0;
   for (int first = 0, stop; first < count; first = stop) {

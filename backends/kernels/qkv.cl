@@ -4,7 +4,11 @@
 // negated; beyond the rotated dimensions 1 and 0.
 // KV block of 64 positions: keys [kv head][16 positions each][dim][16], values [kv head][position][dim], f16.
 
-typedef struct { GLOBAL half *keys; GLOBAL half *values; GLOBAL const int *block_table; int blocks_per_slot, heads, kv_heads, head_dim; } Cells;
+typedef struct {
+  GLOBAL half *keys, *values;
+  GLOBAL const int *block_table;
+  int blocks_per_slot, heads, kv_heads, head_dim;
+} Cells;
 
 // 16 output columns of one row, from column `column` on.
 DEVICE void place(VF v, int column, GLOBAL const int *row, GLOBAL const float *cosines, GLOBAL const float *sines, Cells cells, GLOBAL float *q) {
@@ -31,9 +35,11 @@ DEVICE void place(VF v, int column, GLOBAL const int *row, GLOBAL const float *c
 }
 
 // first_block: the first 16 output rows of this matrix among all of query, key and value; the other sizes as in matvec.
-KERNEL void qkv(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const uchar *weights, int weight_lines, GLOBAL const float *x, int x_stride, GLOBAL const float *norm, float epsilon,
-                int columns, int row_blocks, int first_block, GLOBAL float *q, int q_stride, GLOBAL const float *cosines, GLOBAL const float *sines, GLOBAL half *keys, GLOBAL half *values,
-                GLOBAL const int *block_table, int blocks_per_slot, int heads, int kv_heads, int head_dim, GLOBAL uchar *scratch, int scratch_lines) {
+KERNEL void qkv(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const uchar *weights, int weight_lines,
+                GLOBAL const float *x, int x_stride, GLOBAL const float *norm, float epsilon, int columns, int row_blocks, int first_block,
+                GLOBAL float *q, int q_stride, GLOBAL const float *cosines, GLOBAL const float *sines,
+                GLOBAL half *keys, GLOBAL half *values, GLOBAL const int *block_table, int blocks_per_slot,
+                int heads, int kv_heads, int head_dim, GLOBAL uchar *scratch, int scratch_lines) {
   int count = control[CONTROL_ROWS], nk = columns / 32, end = SHARE_END(row_blocks);
   Cells cells = {keys, values, block_table, blocks_per_slot, heads, kv_heads, head_dim};
   Activation act = prepare(x, x_stride, norm, 1, epsilon, count, columns, scratch + (size_t)group_id() * scratch_lines * 64);

@@ -21,6 +21,7 @@ from backends.plan import Sizes, Workspace
 from backends.tables import ADD, GATED, SILU
 
 MATRIX_TYPES = tuple(WEIGHT_TYPES)
+_SMALLEST, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,8 @@ def read_shape(file: GGUFFile) -> Shape:
 
     def real(key: str, default: float | None = None) -> float:
         value = float(file.get(f"llama.{key}", float) if default is None else file.get(f"llama.{key}", float, default))
-        if not (math.isfinite(value) and value > 0):
-            raise ModelError(f"{file.path}: llama.{key} is {value}; wanted a positive number")
+        if not _SMALLEST <= value <= _LARGEST:
+            raise ModelError(f"{file.path}: llama.{key} is {value}; wanted a positive number of float32")
         return value
 
     if integer("expert_count", 0, low=0):
@@ -60,7 +61,12 @@ def read_shape(file: GGUFFile) -> Shape:
     scaling = file.get("llama.rope.scaling.type", str, "none")
     if scaling != "none":
         raise ModelError(f"{file.path}: llama.rope.scaling.type is {scaling!r}; supported: 'none'")
-    embd, heads = integer("embedding_length"), integer("attention.head_count", high=1 << 14)
+    for key in ("rope.scaling.factor", "rope.scale_linear"):  # without a type, a factor scales linearly (llama.cpp); 0 is none
+        factor = file.get(f"llama.{key}", float, 1.0)
+        if factor not in (0, 1) and "llama.rope.scaling.type" not in file.metadata:
+            raise ModelError(f"{file.path}: llama.{key} is {factor}; supported: 1, no scaling")
+    embd = integer("embedding_length")
+    heads = integer("attention.head_count", high=min(1 << 14, embd))
     kv_heads = integer("attention.head_count_kv", heads)
     head_dim = integer("attention.key_length", embd // heads)
     shape = Shape(
@@ -76,15 +82,20 @@ def read_shape(file: GGUFFile) -> Shape:
         rope_base=real("rope.freq_base", 10000.0),
         epsilon=real("attention.layer_norm_rms_epsilon"),
     )
+    value_dim = integer("attention.value_length", head_dim)
     checks = [
-        (integer("attention.value_length", head_dim) == head_dim, "llama.attention.value_length", "equal to the key length"),
-        (heads % kv_heads == 0, "llama.attention.head_count", f"a multiple of head_count_kv {kv_heads}"),
+        (value_dim == head_dim, f"llama.attention.value_length {value_dim}", f"the key length {head_dim}"),
+        (heads % kv_heads == 0, f"llama.attention.head_count {heads}", f"a multiple of head_count_kv {kv_heads}"),
         (head_dim % 16 == 0 and head_dim <= 256, f"head size {head_dim}", "a multiple of 16 up to 256"),
-        (shape.rope_dim % 2 == 0 and shape.rope_dim <= head_dim, "llama.rope.dimension_count", f"even and at most the head size {head_dim}"),
+        (
+            shape.rope_dim % 2 == 0 and shape.rope_dim <= head_dim,
+            f"llama.rope.dimension_count {shape.rope_dim}",
+            f"even and at most the head size {head_dim}",
+        ),
         (embd % 32 == 0, f"llama.embedding_length {embd}", "a multiple of 32"),
         (shape.ff % 32 == 0, f"llama.feed_forward_length {shape.ff}", "a multiple of 32"),
         (heads * head_dim % 32 == 0, f"heads x head size {heads} x {head_dim}", "a multiple of 32"),
-        (shape.ctx >= 2, "llama.context_length", "at least 2"),
+        (shape.ctx >= 2, f"llama.context_length {shape.ctx}", "at least 2"),
     ]
     for ok, what, wanted in checks:
         if not ok:
@@ -163,6 +174,11 @@ class Llama:
         self._final_norm = norm("output_norm.weight")
         self._head = matrix("output.weight", s.embd, s.vocab) if "output.weight" in file.tensors else None
         self._rope_factors = checked(file, "rope_freqs.weight", (s.rope_dim // 2,), ("F32",)) if "rope_freqs.weight" in file.tensors else None
+        if self._rope_factors is not None:
+            factors = _floats(self._rope_factors)
+            bad = factors[~((factors >= _SMALLEST) & (factors <= _LARGEST))]
+            if len(bad):
+                raise ModelError(f"{file.path}: tensor 'rope_freqs.weight' holds {bad[0]}; wanted positive numbers")
         used = 9 * s.layers + 2 + (self._head is not None) + (self._rope_factors is not None)
         if len(file.tensors) != used:
             known = {t.name for layer in self._layers for t in _fields(layer)} | {
@@ -252,6 +268,10 @@ class Llama:
         return [
             work.matvec(self.head, work.x, self.shape.embd, work.logits, work.logits_stride, tile, norm=self.final_norm, epsilon=self.shape.epsilon)
         ]
+
+    def commit(self, work: Workspace, state: State) -> list[Launch]:
+        """Launches that make the accepted rows' state final, after acceptance. None: rejected KV cells lie where no row reads."""
+        return []
 
 
 def rope_tables(shape: Shape, ctx: int, factors: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from backends.config import DecodeConfig, Request, Result
+from backends.device import KernelSpec
 from backends.engine import Engine, Session
-from backends.errors import BadValue, StrataError
+from backends.errors import BadValue, DeviceError, StrataError
+from backends.numpy_device import NumpyDevice
 from tests.tiny import IM_END, write_tiny_llama
 
 CTX = 96
@@ -188,3 +190,65 @@ def test_any_thread_may_ask(engine: Engine) -> None:
     thread.join()
     assert found == [expected]
     assert cores == (os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None)
+
+
+def test_a_later_generation_ends_the_earlier(engine: Engine) -> None:
+    """A session's cells belong to one conversation: the earlier generation must not go on in the later one's."""
+    session = engine.session()
+    earlier = session.generate(Request(token_ids=PROMPT, ignore_eos=True))
+    next(earlier)
+    later = session.generate(Request(token_ids=PROMPT, max_new=3, ignore_eos=True))
+    next(later)
+    with pytest.raises(StrataError, match="later generation"):
+        next(earlier)
+    assert len(list(later)) == 2
+
+
+def test_logits_in_parts(engine: Engine) -> None:
+    """Positions go on where the cells are; where a larger context would lose them, that is an error and not other logits."""
+    ids = list(range(3, 43))
+    whole = engine.session().logits(ids)
+    session = engine.session()
+    session.sequence(len(ids))
+    parts = [session.logits(ids[:20]), session.logits(ids[20:], 20)]
+    assert np.array_equal(np.concatenate(parts), whole)
+    session = engine.session()
+    session.logits(ids[:20])
+    for growing in (session, engine.session()):
+        with pytest.raises(BadValue, match="first: 20"):
+            growing.logits(ids[20:], 20)
+
+
+@pytest.mark.parametrize("rows", [0, 9])
+def test_windows_that_do_not_fit(engine: Engine, rows: int) -> None:
+    sequence = engine.session().sequence(40)
+    with pytest.raises(BadValue, match=rf"window: {rows}"):
+        sequence.set_window([1] * rows, 0)
+    with pytest.raises(BadValue, match=rf"window: {rows}"):
+        engine.session().window_ms(rows, 1, 0)
+    with pytest.raises(BadValue, match=r"38\.\.40.*0\.\.39"):
+        sequence.set_window([1] * 3, 38)
+
+
+def test_many_end_ids(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a hundred would end the text."""
+    monkeypatch.setattr(engine.tokenizer, "end_ids", frozenset(range(96)))
+    assert run(engine, ignore_eos=False, logit_bias={90: 1000.0}).finish_reason == "stop"
+
+
+def test_wide_programs_that_do_not_compile(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows then run one by one, to the same text, and a notice says so."""
+
+    def compile_narrow(device: NumpyDevice, specs: Sequence[KernelSpec]) -> None:
+        if any(("TILE", 8) in spec.constants for spec in specs):
+            raise DeviceError("too wide")
+
+    with Engine.open(model, DecodeConfig(backend="numpy")) as whole:
+        expected = run(whole).token_ids
+    monkeypatch.setattr(NumpyDevice, "compile", compile_narrow)
+    with Engine.open(model, DecodeConfig(backend="numpy")) as engine:
+        with pytest.raises(DeviceError, match="too wide"):
+            engine.wait_wide()
+        assert engine.tile(8) == 1
+        assert run(engine).token_ids == expected
+        assert [notice for notice in engine.notices if "too wide" in notice and "one by one" in notice]

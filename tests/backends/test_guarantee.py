@@ -68,6 +68,13 @@ def test_later_cells_are_never_read(engine: Engine, ids: list[int], one_by_one: 
         assert np.array_equal(poison(engine, ids, at, value), one_by_one[at:]), at
 
 
+def test_blocks_may_lie_anywhere(engine: Engine, ids: list[int], one_by_one: np.ndarray) -> None:
+    """Cells are found through the block table alone."""
+    sequence = engine.session().sequence(LENGTH)
+    engine.device.upload(sequence.state.cache.block_table, np.array([2, 0, 1], np.int32))
+    assert np.array_equal(bits(sequence.logits(ids)), one_by_one)
+
+
 def test_numpy_device(model: Path, ids: list[int]) -> None:
     """The reference is a device of its own and keeps the promise too."""
     with Engine.open(model, DecodeConfig(backend="numpy")) as engine:

@@ -209,6 +209,23 @@ def test_fma_of_the_device_rounds_once(lanes: int, device: Device, inputs: Float
         np.testing.assert_array_equal(bits(device("fma", lanes, *args)), bits(fma32(*args)))
 
 
+@pytest.mark.parametrize("options", [[], ["-cl-std=CL3.0"]], ids=["default", "cl3"])
+@pytest.mark.parametrize("lanes", [1, 16])
+def test_nothing_is_contracted(cl_context: Any, lanes: int, options: list[str], inputs: Floats) -> None:
+    """A product and a sum side by side stay two roundings: an fma is one only where the text says so."""
+    import pyopencl as cl
+
+    text = "KERNEL void f(GLOBAL const VF *a, GLOBAL VF *out) { size_t i = get_global_id(0); out[i] = a[i] * 1.1f + a[i]; }"
+    program = cl.Program(cl_context, kernel_source([]) + text).build([f"-DLANES={lanes}", *options])
+    queue, a = cl.CommandQueue(cl_context), inputs[-(1 << 16) :]
+    buffer, out = (cl.Buffer(cl_context, cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR, hostbuf=a) for _ in range(2))
+    cl.Kernel(program, "f")(queue, (a.size // lanes,), None, buffer, out)
+    found = np.empty_like(a)
+    cl.enqueue_copy(queue, found, out)
+    np.testing.assert_array_equal(found, a * np.float32(1.1) + a)
+    assert (found != fma32(a, np.float32(1.1), a)).mean() > 0.05  # the inputs tell the two apart
+
+
 def test_compiler_messages_name_the_file(cl_context: Any) -> None:
     import pyopencl as cl
 

@@ -12,8 +12,22 @@ from backends.config import DecodeConfig
 from backends.device import Launch
 from backends.engine import Engine
 from backends.model.llama import State
-from backends.plan import Workspace
-from backends.tables import OUT_INTS
+from backends.plan import MAX_BIASES, Workspace
+from backends.tables import (
+    FLAG_BUDGET,
+    FLAG_CONTEXT,
+    OUT_COUNT,
+    OUT_FLAGS,
+    OUT_INTS,
+    OUT_TOKENS,
+    SLOT_BIASES,
+    SLOT_BUDGET,
+    SLOT_CONTEXT,
+    SLOT_IGNORE_END,
+    SLOT_INTS,
+    SLOT_SEED_LOW,
+    SLOT_TEMPERATURE,
+)
 from tests.backends.guarantee import opened
 from tests.backends.test_guarantee import MODELS
 from tests.tiny import write_tiny_llama
@@ -81,7 +95,7 @@ def test_every_launch(sides: tuple[Side, Side], tile: int) -> None:
                 assert np.allclose(got, wanted, rtol=0.02, atol=0.02 * max(1.0, float(np.abs(wanted).max()))), (name, ours.spec.kernel, buffer)
                 device.device.upload(getattr(device.work, buffer), wanted)
         tables = [
-            (side.device.download(side.work.rows, np.int32, 8).tolist(), side.device.download(side.work.out, np.int32, 2 * OUT_INTS)[:2].tolist())
+            (side.device.download(side.work.rows, np.int32, 8).tolist(), side.device.download(side.work.out, np.int32, 2 * OUT_INTS).tolist())
             for side in sides
         ]
         assert tables[0] == tables[1], name
@@ -103,3 +117,31 @@ def test_sequences_do_not_meet(sides: tuple[Side, Side]) -> None:
         together = logits([(slot, p, int(ids[slot, p]), 1) for slot in (0, 1) for p in range(first, first + 4)])
         assert np.array_equal(together[:4], alone[0][first : first + 4])
         assert np.array_equal(together[4:], alone[1][first : first + 4])
+
+
+def test_sequences_have_their_own_settings(sides: tuple[Side, Side]) -> None:
+    """Bias, temperature, seed, budget and context of each slot, and its own results, beside another's in one table."""
+    rng = np.random.default_rng(4)
+    # A bias far above the rest makes slot 0's tokens known, its budget cuts them to two; slot 1 samples and ends with its context.
+    floats = np.array([0.0, 0.8], np.float32).view(np.int32)
+    settings = np.zeros((2, SLOT_INTS), np.int32)
+    settings[:, SLOT_TEMPERATURE], settings[:, SLOT_SEED_LOW], settings[:, SLOT_IGNORE_END] = floats, (1, 2), 1
+    settings[:, SLOT_BUDGET], settings[:, SLOT_CONTEXT], settings[:, SLOT_BIASES] = (2, 100), (100, 32), (1, 2)
+    bias_ids, biases = np.zeros((2, MAX_BIASES), np.int32), np.zeros((2, MAX_BIASES), np.float32)
+    bias_ids[0, 0], biases[0, 0] = 60, 90.0
+    bias_ids[1, :2], biases[1, :2] = (7, 33), (-50.0, 60.0)
+    rows = [(0, 10, 5, 1), (0, 11, 60, 1), (0, 12, 60, 1), (1, 29, 5, 1), (1, 30, 33, 1), (1, 31, 33, 1)]
+    results = []
+    logits = rng.normal(size=(len(rows), sides[0].work.logits_stride)).astype(np.float32)
+    for side in sides:
+        work = side.work
+        for buffer, array in ((work.slots, settings), (work.bias_ids, bias_ids), (work.biases, biases), (work.logits, logits)):
+            side.device.upload(buffer, array)
+        work.set_rows(rows)
+        for launch in work.picks(side.engine.model.shape.vocab):
+            side.run(launch)
+        out = side.device.download(work.out, np.int32, 2 * OUT_INTS).reshape(2, -1)
+        results.append([(out[s, OUT_FLAGS], out[s, OUT_TOKENS : OUT_TOKENS + out[s, OUT_COUNT]].tolist()) for s in (0, 1)])
+        assert side.device.download(work.rows, np.int32, 8).tolist() == [0, 12, 60, 0, 1, 31, 33, 0]
+        side.device.upload(work.slots, np.zeros((2, SLOT_INTS), np.int32))
+    assert results[0] == results[1] == [(FLAG_BUDGET, [60, 60]), (FLAG_CONTEXT, [33, 33])]

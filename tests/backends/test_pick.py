@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from backends import reference_math
 from backends.config import DecodeConfig
 from backends.device import Replay
 from backends.engine import Engine
@@ -120,9 +122,9 @@ def test_rows_that_are_not_numbers(engine: Engine, bad: float, temperature: floa
     rules = Rules(ctx=128, temperature=temperature)
     with pytest.raises(StrataError, match="position 6 in slot 0"):
         pick(engine, logits, first=6, rules=rules)
-    if np.isnan(bad):  # one is enough
+    for at in (0, 40, 98) if np.isnan(bad) else ():  # one is enough
         logits = peaks(10)
-        logits[0, 98] = bad
+        logits[0, at] = bad
         with pytest.raises(StrataError, match="position 6 in slot 0"):
             pick(engine, logits, first=6, rules=rules)
 
@@ -165,3 +167,28 @@ def test_noise_is_keyed_by_seed_position_and_id(engine: Engine) -> None:
     rules = Rules(ctx=128, temperature=1.0, seed=1, ignore_end=True)
     window = pick(engine, np.zeros((2, VOCAB), np.float32), (token(1, 3),), first=3, rules=rules)[0]
     assert window.tokens == (token(1, 3), token(1, 4))
+
+
+def test_noise_is_the_one_defined(engine: Engine) -> None:
+    """Against the definition in float64: word (id & 3) of Philox keyed by both halves of the seed at (id >> 2, the picked token's position)."""
+    rng, ids, seen = np.random.default_rng(1), np.arange(VOCAB), set()
+    for seed, first, temperature in product((3, 2**32 + 3, 2**63 + 2**33 + 3), (0, 1, 57), (0.5, 1.5)):
+        logits = rng.normal(size=(1, VOCAB)).astype(np.float32)
+        words = reference_math.philox4x32_10((seed & 0xFFFFFFFF, seed >> 32), ids >> 2, first + 1)[ids, ids & 3]
+        v = np.minimum((words.astype(np.float32) + np.float32(0.5)) * np.float32(2**-32), np.float32(1 - 2**-24)).astype(np.float64)
+        scores = logits[0].astype(np.float64) - temperature * np.log(-np.log1p(-v))
+        wanted = int(scores.argmax())
+        assert np.diff(np.sort(scores))[-1] > 1e-4  # no near tie that float32 could turn
+        made, _ = pick(engine, logits, first=first, rules=Rules(ctx=128, temperature=temperature, seed=seed, ignore_end=True))
+        assert made.tokens == (wanted,), (seed, first, temperature)
+        seen.add(wanted)
+    assert len(seen) > 9
+
+
+def test_a_rejected_row_need_not_be_a_number(engine: Engine) -> None:
+    """What no plain decoding would have computed cannot fail it."""
+    logits = peaks(10, 11, 12)
+    logits[1:] = np.nan
+    assert pick(engine, logits, (60, 61))[0] == Round((10,), 0)
+    with pytest.raises(StrataError, match="position 1 in slot 0"):
+        pick(engine, logits, (10, 61))

@@ -1,15 +1,21 @@
-"""`strata` on the stand-in engine, as a process: python -m tests.strata_cli.run_fake [--endless] ARGUMENTS..."""
+"""`strata` on the stand-in engine, as a process: python -m tests.strata_cli.run_fake [--endless | --stuck] ARGUMENTS..."""
 
 import signal
 import sys
+import threading
 
 from strata_cli.main import main
-from tests.strata_cli.fake_backend import Script, install
+from tests.strata_cli.fake_backend import Engine, Script, install
 
 if __name__ == "__main__":
     # A test run in the background of a shell inherits an ignored SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments = sys.argv[1:]
-    endless = arguments[:1] == ["--endless"]
-    install(Script(pieces=["some text\n"], endless=endless))
-    sys.exit(main(arguments[endless:]))
+    mode = arguments.pop(0) if arguments[:1] in (["--endless"], ["--stuck"]) else ""
+    install(Script(pieces=["some text\n"], endless=bool(mode)))
+    if mode == "--stuck":  # a device that never comes to an end
+        forever = threading.Event()
+        threading.Thread(target=forever.wait).start()
+        Engine.close = lambda self: forever.wait() and None  # type: ignore[method-assign]
+    sys.argv[1:] = arguments
+    sys.exit(main())

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
+from strata_cli.commands import COMMANDS, strata
 from strata_cli.environment import VARIABLES
-from strata_cli.main import COMMANDS, strata
 from strata_cli.options import FLAGS
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "cli_surface.json"

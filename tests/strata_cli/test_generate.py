@@ -161,7 +161,12 @@ def test_notices_are_warnings(cli: Cli) -> None:
         (StrataError("model.gguf: truncated"), 1, "strata: error: model.gguf: truncated"),
         (StrataError("two\nlines \x1b[2J"), 1, "strata: error: two lines ␛[2J"),
         (BadValue("the prompt has 9 tokens, --ctx 8"), 2, "strata: error: the prompt has 9 tokens, --ctx 8"),
-        (MemoryError(), 1, "strata: error: out of memory"),
+        (MemoryError(), 1, "strata: error: out of memory; a smaller --ctx or model needs less"),
+        (
+            RuntimeError("can't start new thread"),
+            1,
+            "strata: error: the system starts no more threads: out of memory, or a limit of the user's processes",
+        ),
         (PermissionError(13, "Permission denied", "x.gguf"), 1, "strata: error: Permission denied: x.gguf"),
         (KeyboardInterrupt(), 130, ""),
     ],

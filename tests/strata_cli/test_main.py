@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
 import pytest
 
-from strata_cli.main import COMMANDS, strata
+from strata_cli.commands import COMMANDS, strata
+from strata_cli.main import PATIENCE_S
 from tests.strata_cli.conftest import Cli
 
 ROOT = Path(__file__).parent.parent.parent
@@ -119,6 +123,47 @@ def test_interrupt(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert (start + out).replace("some text\n", "") == "\n"
     assert err.count("\n") == 1 and "interrupted after" in err
+
+
+@posix
+@pytest.mark.parametrize("mode", ["--endless", "--stuck"])
+def test_interrupted_again_and_again(tmp_path: Path, mode: str) -> None:
+    """A second Ctrl-C in the same second takes nothing away; a later one ends a run that cannot end by itself, threads or not."""
+    with subprocess.Popen([*FAKE, mode, *_model(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "some text\n"
+        for _ in range(3):
+            process.send_signal(signal.SIGINT)
+        line = process.stderr.readline() or process.stderr.readline()
+        line = line if line.strip() else process.stderr.readline()
+        assert "interrupted after" in line
+        if mode == "--stuck":
+            time.sleep(PATIENCE_S + 0.1)
+            process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")
+
+
+@posix
+def test_streams_that_do_not_wait(tmp_path: Path) -> None:
+    """Whoever starts a program may leave it such pipes: a prompt that comes late is read whole, and no text is lost on a slow reader."""
+    for_prompt, prompt = os.pipe()
+    text, for_text = os.pipe()
+    os.set_blocking(for_prompt, False)
+    os.set_blocking(for_text, False)
+    command = [*FAKE, *_model(tmp_path)[:-1], "--json", "--system", "x" * 100_000, "--stop", "y" * 100_000]
+    with subprocess.Popen(command, cwd=ROOT, stdin=for_prompt, stdout=for_text, stderr=subprocess.PIPE) as process:
+        os.close(for_prompt)
+        os.close(for_text)
+        for part in (b"one ", b"two"):
+            time.sleep(0.5)
+            os.write(prompt, part)
+        os.close(prompt)
+        time.sleep(1)
+        with open(text, "rb") as reader:
+            found = json.loads(reader.read())
+        assert process.wait(60) == 0
+    assert found["usage"]["prompt_tokens"] == 2 and len(found["settings"]["system"]) == len(found["settings"]["stop"][0]) == 100_000
 
 
 @posix

@@ -127,7 +127,7 @@ def test_user_config(cli: Cli) -> None:
     ("text", "says"),
     [
         ("max-new = 0", "max-new: '0' is not allowed; allowed: -1 or"),
-        ("max-new = true", "max-new: 'on' is not allowed"),
+        ("max-new = true", "max-new: 'true' is not allowed"),
         ("max-new = [1]", "max-new: '[1]' is not allowed"),
         ("max_new = 1", "'max_new' is not a key; nearest: max-new"),
         ("zzz = 1", "'zzz' is not a key; allowed: model,"),
@@ -155,6 +155,10 @@ def test_user_config_that_is_no_text(cli: Cli) -> None:
     cli.config.unlink()
     cli.config.mkdir()
     assert cli.generate("hi").code == 2
+    cli.config.rmdir()
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(cli.config)
+        assert "is a pipe" in cli.generate("hi").error
 
 
 def _package(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, files: list[str]) -> None:
@@ -198,6 +202,14 @@ def test_no_such_model(cli: Cli, model: str) -> None:
 
 def test_model_folder(cli: Cli, tmp_path: Path) -> None:
     assert "is a folder" in cli("generate", "hi", "-m", str(tmp_path)).error
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX files")
+def test_model_that_is_no_file(cli: Cli, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, says in ((str(tmp_path / "pipe"), "is not a regular file"), (os.devnull, "is not a regular file"), ("x" * 5000, "File name too long")):
+        outcome = cli("generate", "hi", "-m", name)
+        assert outcome.code == 2 and outcome.error.startswith("--model: ") and says in outcome.error
 
 
 def test_help_names_every_variable(cli: Cli) -> None:

@@ -197,3 +197,21 @@ def test_matvec_of_real_numbers(type_name: str, columns: int, device: Device) ->
     found = run_matvec(device, matrix, x, np.full((rows, 48), np.nan, np.float32), MAX_WINDOW, STORE, 0, 2)
     assert not found[:, outputs:].any() and not found[3].any()
     assert (np.abs(found[:, :outputs] - seen @ weights.T) <= 1e-6 * size).all()
+
+
+@pytest.mark.parametrize("type_name", TYPES)
+def test_blocks_at_the_ends_of_float32(type_name: str, device: Device) -> None:
+    """A block too small for a finite 1 / scale adds nothing (its zeros included); one that holds a NaN or infinity shows in the result."""
+    rng = np.random.default_rng(0)
+    data, weights = random_integers(type_name, 16, 64, rng)
+    matrix = put(device, data, type_name, 64, 16)
+    x = activations(1, 64, rng)
+    for size in (1e-45, 1e-40, 3e-37, 1e-36):
+        x[0, 32:] = np.linspace(-size, size, 32)
+        x[0, 40] = 0
+        found = run_matvec(device, matrix, x, np.zeros((1, 16), np.float32), 1, STORE, 0, 1)
+        assert np.array_equal(found, x[:, :32].astype(np.float64) @ weights[:, :32].T), size
+    for bad in (np.nan, np.inf, -np.inf):
+        x[0, 40] = bad
+        found = run_matvec(device, matrix, x, np.zeros((1, 16), np.float32), 1, STORE, 0, 1)
+        assert not np.isfinite(found).any(), bad
