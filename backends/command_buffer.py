@@ -69,7 +69,7 @@ class CommandBufferReplay(Replay):
 
     kind = "command buffer"
 
-    def __init__(self, launches: Sequence[Launch], device: cl.Device, queue: cl.CommandQueue, kernels: Sequence[cl.Kernel]) -> None:
+    def __init__(self, launches: Sequence[Launch], device: cl.Device, queue: cl.CommandQueue, kernels: Sequence[cl.Kernel], group: int) -> None:
         super().__init__(launches)
         calls = _calls(device.platform.int_ptr)
         assert calls is not None
@@ -79,9 +79,9 @@ class CommandBufferReplay(Replay):
         self._enqueue = calls["clEnqueueCommandBufferKHR"]
         self._handle = calls["clCreateCommandBufferKHR"](1, (_POINTER * 1)(queue.int_ptr), None, ctypes.addressof(error))
         _check(error.value, "clCreateCommandBufferKHR")
-        local = (ctypes.c_size_t * 1)(1)
+        local = (ctypes.c_size_t * 1)(group)
         for kernel, launch in zip(kernels, launches, strict=True):
-            size = (ctypes.c_size_t * 1)(launch.groups)
+            size = (ctypes.c_size_t * 1)(launch.groups * group)
             code = calls["clCommandNDRangeKernelKHR"](
                 self._handle, None, None, kernel.int_ptr, 1, None, ctypes.addressof(size), ctypes.addressof(local), 0, None, None, None
             )

@@ -17,6 +17,7 @@ from backends.errors import BadValue
 BACKENDS = ("auto", "opencl", "numpy")
 KV_TYPES = ("f16",)
 INSTRUCTIONS = ("auto", "portable")
+KERNEL_SHAPES = ("auto", "cpu", "gpu")
 LAUNCHES = ("auto", "buffer", "queue")
 DEFAULT_CTX = 4096
 INT_MAX = 2**31 - 1
@@ -73,6 +74,7 @@ class DecodeConfig:
     work_groups: int | None = None
     instructions: str = "auto"
     launch: str = "auto"
+    kernel_shape: str = "auto"
     cache_dir: str | None = None
 
     def __post_init__(self) -> None:
@@ -85,6 +87,7 @@ class DecodeConfig:
             self.work_groups is None or (_is_int(self.work_groups) and 1 <= self.work_groups <= 1024), "work_groups", self.work_groups, "1..1024"
         )
         _require(self.instructions in INSTRUCTIONS, "instructions", self.instructions, ", ".join(INSTRUCTIONS))
+        _require(self.kernel_shape in KERNEL_SHAPES, "kernel_shape", self.kernel_shape, ", ".join(KERNEL_SHAPES))
         _require(self.launch in LAUNCHES, "launch", self.launch, ", ".join(LAUNCHES))
         ok = self.cache_dir is None or (isinstance(self.cache_dir, (str, os.PathLike)) and "\0" not in str(self.cache_dir))
         _require(ok, "cache_dir", self.cache_dir, "a folder, or None")

@@ -54,13 +54,15 @@ class Replay(ABC):
 class Device(ABC):
     """A device with one in-order queue.
 
-    name: as in `strata devices`. units: compute units, the default number of work-groups. lanes: values one work-item carries.
+    name: as in `strata devices`. units: compute units, the default number of work-groups. group: work-items of a work-group.
+    lanes: values one work-item carries: 16 with group 1 is the CPU shape of the kernels, 1 the GPU shape.
     """
 
     name: str
     line: str
     units: int
     lanes: int
+    group: int
     dot: int
 
     @abstractmethod

@@ -94,7 +94,7 @@ def open_device(config: DecodeConfig, notices: list[str]) -> Device:
             return NumpyDevice()
         raise DeviceError(f"no OpenCL CPU runtime among the devices ({names}); strata devices says what is missing")
     name, device = usable[0]
-    return OpenCLDevice(name, device, config.instructions, config.cache_dir, notices)
+    return OpenCLDevice(name, device, config.instructions, config.cache_dir, notices, config.kernel_shape)
 
 
 def _opencl_devices() -> list[tuple[str, cl.Device]]:

@@ -31,6 +31,7 @@ from backends.tables import FLAG_BUDGET, FLAG_END, MAX_WINDOW
 Progress = Callable[[str, float], None]
 Args = ParamSpec("Args")
 T = TypeVar("T")
+MAX_GROUPS = 1 << 16
 
 
 def _silent(stage: str, fraction: float) -> None:
@@ -62,7 +63,7 @@ class Engine:
         self._ident = self._thread.submit(threading.get_ident).result()
         self.device = self.on_device(open_device, config, self.notices)
         self.device_line = self.device.line
-        self.groups = config.work_groups or self.device.units
+        self.groups = config.work_groups or (self.device.units if self.device.lanes > 1 else MAX_GROUPS)
         self.on_device(self.model.load, self.device, lambda fraction: progress("loading", fraction))
         launches = self._launches
         narrow = programs(self.on_device(launches, 1))

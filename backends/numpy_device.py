@@ -29,7 +29,8 @@ class NumpyDevice(Device):
 
     name = "numpy"
     units = 1
-    lanes = 1
+    lanes = 16  # as the CPU shape: no launch of its own for activations
+    group = 1
     dot = 0
     driver = f"NumPy {np.__version__}"
     line = f"numpy: {driver}"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pyopencl as cl
 
 HUGE_PAGE = 2 << 20
+GPU_GROUP = 128
 COMMON_HEADERS = ("tables.h", "lanes.h")
 INSTALL_HINT = "pip install intel-opencl-rt intel-cmplr-lib-rt"
 
@@ -143,12 +144,12 @@ class QueueReplay(Replay):
 
     kind = "queue"
 
-    def __init__(self, launches: Sequence[Launch], queue: cl.CommandQueue, kernels: Sequence[cl.Kernel]) -> None:
+    def __init__(self, launches: Sequence[Launch], queue: cl.CommandQueue, kernels: Sequence[cl.Kernel], group: int) -> None:
         import pyopencl as cl  # noqa: PLC0415
 
         super().__init__(launches)
         self._enqueue, self._queue = cl.enqueue_nd_range_kernel, queue
-        self._calls = [(kernel, (launch.groups,), (1,)) for kernel, launch in zip(kernels, launches, strict=True)]
+        self._calls = [(kernel, (launch.groups * group,), (group,)) for kernel, launch in zip(kernels, launches, strict=True)]
 
     def run(self) -> None:
         enqueue, queue = self._enqueue, self._queue
@@ -160,19 +161,25 @@ class OpenCLDevice(Device):
     """One OpenCL device. instructions: "auto" uses what the probe found, "portable" nothing beyond OpenCL C."""
 
     def __init__(
-        self, name: str, device: cl.Device, instructions: str = "auto", cache_dir: str | None = None, notices: list[str] | None = None
+        self,
+        name: str,
+        device: cl.Device,
+        instructions: str = "auto",
+        cache_dir: str | None = None,
+        notices: list[str] | None = None,
+        shape: str = "auto",
     ) -> None:
         import pyopencl as cl  # noqa: PLC0415
 
         from backends.probe import probe_dot  # noqa: PLC0415
 
-        self.name, self.device, self.lanes = name, device, 16
+        gpu = shape == "gpu" or (shape == "auto" and not device.type & cl.device_type.CPU)
+        self.name, self.device = name, device
+        self.lanes, self.group = (1, GPU_GROUP) if gpu else (16, 1)
         self.line = device_line(name, device)
         self.units = device.max_compute_units
-        if not device.type & cl.device_type.CPU:
-            raise DeviceError(f"device {name}: this version runs its kernels on CPU devices only; --device cpu")
         self._cache = ProgramCache(cache_dir, notices)
-        self.dot = probe_dot(self.name, self.line, self._cache) if instructions == "auto" else 3
+        self.dot = probe_dot(self.name, self.line, self._cache) if instructions == "auto" and not gpu else 3
         try:
             self._context = cl.Context([device])
             self._queue = cl.CommandQueue(self._context)
@@ -227,8 +234,8 @@ class OpenCLDevice(Device):
         # On a CPU the driver submits a command buffer no faster than we enqueue its launches, and reads back after it more slowly
         # (docs/benchmarks.md), so "auto" takes the queue there.
         if style != "buffer" and (self.device.type & cl.device_type.CPU or not supported):
-            return QueueReplay(launches, self._queue, kernels)
-        return CommandBufferReplay(launches, self.device, self._queue, kernels)
+            return QueueReplay(launches, self._queue, kernels, self.group)
+        return CommandBufferReplay(launches, self.device, self._queue, kernels, self.group)
 
     def finish(self) -> None:
         import pyopencl as cl  # noqa: PLC0415
@@ -251,7 +258,13 @@ class OpenCLDevice(Device):
             lock = self._building.setdefault(key, threading.Lock())
         with lock:
             if key not in self._programs:
-                source = kernel_source([*COMMON_HEADERS, *spec.headers, f"{spec.op}.cl"])
-                options = [f"-DLANES={self.lanes}", f"-DDOT={self.dot}", *self._prefetch, *(f"-D{name}={value}" for name, value in spec.constants)]
+                source = kernel_source([*COMMON_HEADERS, *spec.headers, f"{spec.op}.cl"], lanes=(1, 16) if self.lanes == 16 else (1,))
+                options = [
+                    f"-DLANES={self.lanes}",
+                    f"-DGROUP={self.group}",
+                    f"-DDOT={self.dot}",
+                    *self._prefetch,
+                    *(f"-D{name}={value}" for name, value in spec.constants),
+                ]
                 self._programs[key] = self._cache.build(self._context, self.device, self.line, source, options)
             return self._programs[key]

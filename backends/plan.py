@@ -13,9 +13,10 @@ import numpy as np
 
 from backends.device import Device, KernelSpec, Launch
 from backends.model.matrix import LINE, Matrix
-from backends.tables import MAX_WINDOW, OUT_INTS, PARTIAL_INTS, ROW_INTS, SLOT_INTS, STORE
+from backends.tables import MAX_WINDOW, OUT_INTS, PARTIAL_INTS, ROW_INTS, SILU, SLOT_INTS, STORE
 
 MAX_BIASES = 1024
+PICK_SHARES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Workspace:
         self.end_ids = device.put(np.array([len(end_ids), *end_ids], np.int32))
         self.bias_ids = device.zeros(slots * MAX_BIASES, np.int32)
         self.biases = device.zeros(slots * MAX_BIASES)
-        self.partial = device.zeros(MAX_WINDOW * groups * PARTIAL_INTS, np.int32)
+        self.partial = device.zeros(MAX_WINDOW * self.share(PICK_SHARES) * PARTIAL_INTS, np.int32)
         self.x = device.zeros(rows * sizes.embd)
         self.query = device.zeros(rows * sizes.heads)
         self.attended = device.zeros(rows * sizes.heads)
@@ -53,12 +54,25 @@ class Workspace:
         # Codes of up to 2 bytes or floats, and two floats per 32 columns, of every row.
         widest = max(sizes.embd, sizes.heads, sizes.ff)
         self.scratch_lines = -(-rows * widest * 4 // LINE) + 1
-        self.scratch = device.alloc(groups * self.scratch_lines * LINE)
+        self.scratch = device.alloc((groups if device.lanes > 1 else 1) * self.scratch_lines * LINE)
 
     def set_rows(self, rows: Sequence[tuple[int, int, int, int]]) -> None:
         """Writes the row table: (slot, position, token, active) each."""
         self.device.upload(self.rows, np.array(rows, np.int32).reshape(-1))
         self.device.upload(self.control, np.array([len(rows)], np.int32))
+
+    def share(self, items: int) -> int:
+        """Work-groups for a launch of independent items: on a CPU all there are, in GPU shape one for each."""
+        return self.groups if self.device.lanes > 1 else max(1, min(items, self.groups))
+
+    def activate(self, matrix: Matrix, x: Any, x_stride: int, norm: Any, epsilon: float) -> list[Launch]:
+        """Prepares the rows of a mat-vec, where its kernel does not do so itself (kernels/activation.h)."""
+        if self.device.lanes > 1:
+            return []
+        normed = (x, 0, 0.0) if norm is None else (norm, 1, float(epsilon))
+        return [
+            Launch(matrix.spec("activate", "activate"), (self.control, x, x_stride, *normed, matrix.columns, self.scratch), self.share(self.rows_max))
+        ]
 
     def matvec(
         self,
@@ -73,9 +87,9 @@ class Workspace:
         y_block: int = 0,
         norm: Any = None,
         epsilon: float = 0.0,
-    ) -> Launch:
+    ) -> list[Launch]:
         """y (op) W norm(x) for every row; norm: the weights of an RMS norm of x before, None for none."""
-        return Launch(
+        launch = Launch(
             matrix.spec("matvec", "matvec", TILE=tile),
             (
                 self.control,
@@ -95,18 +109,20 @@ class Workspace:
                 self.scratch,
                 self.scratch_lines,
             ),
-            self.groups,
+            self.share(matrix.row_blocks // (2 if mode == SILU else 1)),
         )
+        return [*self.activate(matrix, x, x_stride, norm, epsilon), launch]
 
     def picks(self, n_vocab: int) -> list[Launch]:
         """The target's own tokens from the logits, and acceptance."""
+        shares = self.share(PICK_SHARES)
         return [
             Launch(
                 KernelSpec("pick", "pick"),
                 (self.control, self.rows, self.slots, self.logits, self.logits_stride, n_vocab, self.bias_ids, self.biases, MAX_BIASES, self.partial),
-                self.groups,
+                shares,
             ),
-            Launch(KernelSpec("pick", "accept"), (self.control, self.rows, self.slots, self.end_ids, self.partial, self.groups, self.out), 1),
+            Launch(KernelSpec("pick", "accept"), (self.control, self.rows, self.slots, self.end_ids, self.partial, shares, self.out), 1),
         ]
 
 

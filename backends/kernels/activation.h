@@ -1,17 +1,32 @@
 // Prepares rows for a mat-vec: optional RMS norm, then float32 as is or int8 per 32 values with a float scale and the sum of
 // the codes (SEMANTICS: activations). ACT_INT8 is set by the weight type's header.
 //
-// Layout of a work-group's scratch: codes of all rows, then scales, then sums.
-#if ACT_INT8
+// On a CPU every work-group prepares all rows for itself, in scratch of its own: cheaper than a launch. In GPU shape a launch of its own
+// (activate.cl) prepares them once, and mat-vecs find them in the one scratch.
+
+// Where codes of all rows, then scales, then sums (or float values) lie in a scratch.
+DEVICE Activation scratch_layout(GLOBAL uchar *scratch, int rows, int columns) {
+  Activation act;
+  act.values = (GLOBAL float *)scratch;
+  act.codes = (GLOBAL uint *)scratch;
+  act.scales = (GLOBAL float *)(scratch + (size_t)rows * columns * CODE_BYTES);
+  act.sums = act.scales + (size_t)rows * (columns / 32);
+  return act;
+}
+
+// The largest magnitude's scale and what values are multiplied with; a NaN is larger than infinity as an integer, so it reaches the
+// scale and is not lost. Below 127 / FLT_MAX the inverse is infinite and infinity times 0 no number: such a block counts as zeros.
+DEVICE float inverse_of(float top) { return top > 1e-36f ? m_div_1(127.0f, top) : 0.0f; }
+#define SCALE_OF(top) ((top) * 0.00787401574803149606f)
+// Adding 1.5 * 2^23 rounds to the nearest integer, ties to even, and leaves it in the low mantissa bits.
+#define CODE_OF(x, inverse) (AS_VI(fma(x, (VF)(inverse), (VF)(12582912.0f))) - 0x4B400000)
+
+#if ACT_INT8 && LANES == 16
 // 32 values, a then b: their codes, scale (largest magnitude / 127) and sum of codes.
 DEVICE void quantise32(VF a, VF b, GLOBAL char *codes, GLOBAL float *scale, GLOBAL float *sum) {
-  // The largest magnitude through the integer bits: a NaN is larger than infinity there, so it reaches the scale and is not lost.
-  float top = as_float(hmax_int(max(AS_VI(a) & 0x7fffffff, AS_VI(b) & 0x7fffffff)));
-  // Below 127 / FLT_MAX the inverse is infinite and infinity times 0 no number: such a block counts as zeros.
-  float inverse = top > 1e-36f ? m_div_1(127.0f, top) : 0.0f;
-  // Adding 1.5 * 2^23 rounds to the nearest integer, ties to even, and leaves it in the low mantissa bits.
-  VI qa = AS_VI(fma(a, (VF)(inverse), (VF)(12582912.0f))) - 0x4B400000;
-  VI qb = AS_VI(fma(b, (VF)(inverse), (VF)(12582912.0f))) - 0x4B400000;
+  float top = AS_F_1(hmax_int(max(AS_VI(a) & 0x7fffffff, AS_VI(b) & 0x7fffffff)));
+  float inverse = inverse_of(top);
+  VI qa = CODE_OF(a, inverse), qb = CODE_OF(b, inverse);
 #if CODE_BYTES == 1
   vstore16(TO_CHARS(qa), 0, codes);
   vstore16(TO_CHARS(qb), 1, codes);
@@ -19,23 +34,17 @@ DEVICE void quantise32(VF a, VF b, GLOBAL char *codes, GLOBAL float *scale, GLOB
   vstore16(TO_SHORTS(qa).s021346578a9bcedf, 0, (GLOBAL short *)codes);
   vstore16(TO_SHORTS(qb).s021346578a9bcedf, 1, (GLOBAL short *)codes);
 #endif
-  *scale = top * 0.00787401574803149606f;
+  *scale = SCALE_OF(top);
   *sum = (float)hsum_int(qa + qb);
 }
 #endif
 
+#if LANES == 16
 // Rows x[r] of `columns` (a multiple of 32) floats into the work-group's own `scratch`; norm is read where `normed`.
 DEVICE Activation prepare(GLOBAL const float *x, int x_stride, GLOBAL const float *norm, int normed, float epsilon, int rows, int columns,
                           GLOBAL uchar *scratch) {
-  Activation act;
+  Activation act = scratch_layout(scratch, rows, columns);
   int blocks = columns / 32;
-#if ACT_INT8
-  GLOBAL char *codes = (GLOBAL char *)scratch;
-  GLOBAL float *scales = (GLOBAL float *)(scratch + (size_t)rows * columns * CODE_BYTES);
-  GLOBAL float *sums = scales + (size_t)rows * blocks;
-#else
-  GLOBAL float *values = (GLOBAL float *)scratch;
-#endif
   for (int r = 0; r < rows; r++) {
     GLOBAL const float *row = x + (size_t)r * x_stride;
     float factor = 1.0f;
@@ -56,22 +65,20 @@ DEVICE Activation prepare(GLOBAL const float *x, int x_stride, GLOBAL const floa
       }
 #if ACT_INT8
       size_t at = (size_t)r * blocks + b;
-      quantise32(u, v, codes + at * 32 * CODE_BYTES, scales + at, sums + at);
+      quantise32(u, v, (GLOBAL char *)act.codes + at * 32 * CODE_BYTES, act.scales + at, act.sums + at);
 #else
-      STOREF(u, values + (size_t)r * columns, 2 * b);
-      STOREF(v, values + (size_t)r * columns, 2 * b + 1);
+      STOREF(u, act.values + (size_t)r * columns, 2 * b);
+      STOREF(v, act.values + (size_t)r * columns, 2 * b + 1);
 #endif
     }
   }
-#if ACT_INT8
-  act.codes = (GLOBAL const uint *)codes;
-  act.scales = scales;
-  act.sums = sums;
-#else
-  act.values = values;
-#endif
   return act;
 }
+#define PREPARED(x, x_stride, norm, normed, epsilon, rows, columns, scratch, scratch_lines) \
+  prepare(x, x_stride, norm, normed, epsilon, rows, columns, (scratch) + (size_t)group_id() * (scratch_lines) * 64)
+#else
+#define PREPARED(x, x_stride, norm, normed, epsilon, rows, columns, scratch, scratch_lines) scratch_layout(scratch, rows, columns)
+#endif
 
 // The rows from `first` on.
 DEVICE Activation advance(Activation act, int first, int columns) {

@@ -1,7 +1,7 @@
 // x[row] = the embedding of the row's token. An inactive row is zero.
 KERNEL void embed(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const uchar *weights, int columns, GLOBAL float *x, int x_stride) {
-  int nk = columns / 32, count = control[CONTROL_ROWS] * nk, end = SHARE_END(count);
-  for (int i = SHARE_BEGIN(count); i < end; i++) {
+  int nk = columns / 32, count = control[CONTROL_ROWS] * nk;
+  FOR_SHARE(i, count) {
     int r = i / nk, k = i % nk, token = rows[r * ROW_INTS + ROW_TOKEN];
     GLOBAL float *out = x + (size_t)r * x_stride + k * 32;
     if (rows[r * ROW_INTS + ROW_ACTIVE]) decode32(weights + (size_t)(token / 16) * BLOCK_BYTES(nk), nk, token % 16, k, out);

@@ -10,26 +10,31 @@
 KERNEL void matvec(GLOBAL const int *control, GLOBAL const uchar *weights, int weight_lines, GLOBAL const float *x, int x_stride,
                    GLOBAL const float *norm, int normed, float epsilon, int columns, int row_blocks,
                    GLOBAL float *y, int y_stride, int y_block, int mode, GLOBAL uchar *scratch, int scratch_lines) {
+  TILE_LOCALS
+  ITEM(lane, split)
   int rows = control[CONTROL_ROWS], nk = columns / 32;
   int parts = mode == SILU ? 2 : 1, begin = SHARE_BEGIN(row_blocks / parts), end = SHARE_END(row_blocks / parts);
-  Activation act = prepare(x, x_stride, norm, normed, epsilon, rows, columns, scratch + (size_t)group_id() * scratch_lines * 64);
+  Activation act = PREPARED(x, x_stride, norm, normed, epsilon, rows, columns, scratch, scratch_lines);
   for (int block = begin; block < end; block++) {
     for (int first = 0; first < rows; first += TILE) {
       int R = min(rows - first, TILE);
-      VF acc[TILE], gate[TILE];
+      VF acc[2][TILE];
       #pragma unroll 1
       for (int part = 0; part < parts; part++) {
-        if (part) for (int t = 0; t < TILE; t++) gate[t] = acc[t];
-        tile(R, weights + (size_t)weight_lines * 64 + (size_t)(block * parts + part) * BLOCK_BYTES(nk), nk, advance(act, first, columns), acc);
+        GLOBAL const uchar *w = weights + (size_t)weight_lines * 64 + (size_t)(block * parts + part) * BLOCK_BYTES(nk);
+        tile(R, w, nk, advance(act, first, columns), lane, split, acc[part]);
+        MERGE(part, acc, R)
       }
-      for (int t = 0; t < R; t++) {
+      MERGE_BARRIER();
+      for (int t = split; t < R; t += SPLITS) {
         GLOBAL float *out = y + (size_t)(first + t) * y_stride + y_block * 16;
-        VF v = acc[t];
+        VF v = MERGED(parts - 1, acc, t, lane);
         if (mode == ADD) v = LOADF(out, block) + v;
         else if (mode == GATED) v = m_silu(LOADF(out, block)) * v;
-        else if (mode == SILU) v = m_silu(gate[t]) * v;
+        else if (mode == SILU) v = m_silu(MERGED(0, acc, t, lane)) * v;
         STOREF(v, out, block);
       }
+      MERGE_BARRIER();
     }
   }
 }

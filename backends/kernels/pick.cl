@@ -2,49 +2,60 @@
 // ties to the lowest id. `pick` works on shares of the vocabulary, `accept` merges them, accepts drafts and stops.
 #define PARTIAL_INTS 4        // best value (float bits), id, not-a-number seen, 0
 
+// The better of two candidates: larger value, then lower id.
+#define BETTER(v, id, best, best_id) ((v) > (best) || ((v) == (best) && (id) < (best_id)))
+
 KERNEL void pick(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const int *slots, GLOBAL float *logits, int stride, int n_vocab,
                  GLOBAL const int *bias_ids, GLOBAL const float *biases, int biases_per_slot, GLOBAL int *partial) {
-  int count = control[CONTROL_ROWS], blocks = (n_vocab + LANES - 1) / LANES, begin = SHARE_BEGIN(blocks), end = SHARE_END(blocks);
+#define CANDIDATES (LANES * GROUP)
+  CANDIDATE_ARRAY float top[CANDIDATES];
+  CANDIDATE_ARRAY int top_id[CANDIDATES];
+  CANDIDATE_ARRAY int bad[CANDIDATES];
+  int count = control[CONTROL_ROWS], blocks = (n_vocab + 15) / 16, begin = SHARE_BEGIN(blocks), end = SHARE_END(blocks);
   for (int r = 0; r < count; r++) {
     GLOBAL const int *row = rows + r * ROW_INTS, *slot = slots + row[ROW_SLOT] * SLOT_INTS;
     GLOBAL float *logit = logits + (size_t)r * stride;
-    for (int i = 0; i < slot[SLOT_BIASES]; i++) {
+    for (int i = local_id(); i < slot[SLOT_BIASES]; i += GROUP) {
       int id = bias_ids[row[ROW_SLOT] * biases_per_slot + i];
-      if (id / LANES >= begin && id / LANES < end) logit[id] += biases[row[ROW_SLOT] * biases_per_slot + i];
+      if (id / 16 >= begin && id / 16 < end) logit[id] += biases[row[ROW_SLOT] * biases_per_slot + i];
     }
-    float temperature = as_float(slot[SLOT_TEMPERATURE]);
+    BARRIER_GLOBAL();
+    float temperature = AS_F_1(slot[SLOT_TEMPERATURE]);
     VF best = (VF)(-INFINITY);
     VI ids = (VI)(0x7fffffff), nan = (VI)(0);
-    for (int b = begin; b < end; b++) {
-      VI id = LANE_IDS + b * LANES;
-      VF v = LOADF(logit, b);
+    for (int at = begin * 16 + local_id(); at < end * 16; at += CANDIDATES) {
+      VI id = LANE_IDS + at;
+      VF v = LOAD_AT(logit, at);
       nan |= (v != v) & (id < (VI)(n_vocab));
       if (temperature > 0.0f) {
         VU word[4];
         philox(AS_VU(id) >> 2, (VU)(row[ROW_POSITION] + 1), (uint)slot[SLOT_SEED_LOW], (uint)slot[SLOT_SEED_HIGH], word);
-        VI which = id & 3;
-        VU x = which == 0 ? word[0] : which == 1 ? word[1] : which == 2 ? word[2] : word[3];
+        // In two steps: Oclgrind 21.10 takes the first of a chain of four.
+        VU even = (id & 2) != 0 ? word[2] : word[0], odd = (id & 2) != 0 ? word[3] : word[1];
+        VU x = (id & 1) != 0 ? odd : even;
         v = fma((VF)(temperature), gumbel(x), v);
       }
       VI better = (v > best) & (id < (VI)(n_vocab));
       best = better ? v : best;
       ids = better ? id : ids;
     }
-    float top[LANES];
-    int top_id[LANES], bad[LANES];
-    vstore16(best, 0, top);
-    vstore16(ids, 0, top_id);
-    vstore16(nan, 0, bad);
-    GLOBAL int *out = partial + (r * num_groups() + group_id()) * PARTIAL_INTS;
-    float value = top[0];
-    int id = top_id[0], any_bad = 0;
-    for (int i = 0; i < LANES; i++) {
-      if (top[i] > value || (top[i] == value && top_id[i] < id)) { value = top[i]; id = top_id[i]; }
-      any_bad |= bad[i];
+    STORE_AT(best, top, local_id() * LANES);
+    STORE_AT(ids, top_id, local_id() * LANES);
+    STORE_AT(nan, bad, local_id() * LANES);
+    BARRIER();
+    if (local_id() == 0) {
+      GLOBAL int *out = partial + (r * num_groups() + group_id()) * PARTIAL_INTS;
+      float value = top[0];
+      int id = top_id[0], any_bad = 0;
+      for (int i = 0; i < CANDIDATES; i++) {
+        if (BETTER(top[i], top_id[i], value, id)) { value = top[i]; id = top_id[i]; }
+        any_bad |= bad[i];
+      }
+      out[0] = AS_I_1(value);
+      out[1] = id;
+      out[2] = any_bad != 0;
     }
-    out[0] = as_int(value);
-    out[1] = id;
-    out[2] = any_bad != 0;
+    BARRIER();
   }
 }
 
@@ -53,7 +64,7 @@ KERNEL void pick(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const
 // written no further than they have been read. Runs as one work-group.
 KERNEL void accept(GLOBAL int *control, GLOBAL int *rows, GLOBAL int *slots, GLOBAL const int *end_ids, GLOBAL const int *partial,
                    int shares, GLOBAL int *out) {
-  if (group_id() != 0) return;
+  if (group_id() != 0 || local_id() != 0) return;
   int count = control[CONTROL_ROWS], next = 0;
   for (int first = 0, stop; first < count; first = stop) {
     int s = rows[first * ROW_INTS + ROW_SLOT];
@@ -68,8 +79,8 @@ KERNEL void accept(GLOBAL int *control, GLOBAL int *rows, GLOBAL int *slots, GLO
       token = 0x7fffffff;
       for (int g = 0; g < shares; g++) {
         GLOBAL const int *share = partial + (r * shares + g) * PARTIAL_INTS;
-        float v = as_float(share[0]);
-        if (v > value || (v == value && share[1] < token)) { value = v; token = share[1]; }
+        float v = AS_F_1(share[0]);
+        if (BETTER(v, share[1], value, token)) { value = v; token = share[1]; }
         bad |= share[2];
       }
       if (bad || token == 0x7fffffff) {

@@ -3,10 +3,16 @@
 #define KERNEL __kernel
 #define GLOBAL __global
 #define LOCAL __local
+#define LOCAL_ARRAY __local  // declares an array that a work-group shares
 #define CONSTANT __constant
 #define DEVICE static inline
+#define ALWAYS_INLINE __attribute__((always_inline))
+#define load_half(i, p) vload_half(i, p)
+#define store_half(v, i, p) vstore_half_rte(v, i, p)
 #define RESTRICT restrict
+#define LONG long
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
+#define BARRIER_GLOBAL() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 #define group_id() ((int)get_group_id(0))
 #define num_groups() ((int)get_num_groups(0))
 #define local_id() ((int)get_local_id(0))

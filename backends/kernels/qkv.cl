@@ -10,12 +10,12 @@ typedef struct {
   int blocks_per_slot, heads, kv_heads, head_dim;
 } Cells;
 
-// 16 output columns of one row, from column `column` on.
-DEVICE void place(VF v, int column, GLOBAL const int *row, GLOBAL const float *cosines, GLOBAL const float *sines, Cells cells, GLOBAL float *q) {
+// 16 output columns of one row, from column `column` on; swapped: the same with each pair's columns exchanged.
+DEVICE void place(VF v, VF swapped, int lane, int column, GLOBAL const int *row, GLOBAL const float *cosines, GLOBAL const float *sines, Cells cells, GLOBAL float *q) {
   int head = column / cells.head_dim, dim = column % cells.head_dim, position = row[ROW_POSITION];
   if (head < cells.heads + cells.kv_heads) {
     size_t at = (size_t)position * cells.head_dim + dim;
-    v = fma(SWAP_PAIRS(v), LOADF(sines + at, 0), v * LOADF(cosines + at, 0));
+    v = fma(swapped, LOADF(sines + at, 0), v * LOADF(cosines + at, 0));
   }
   if (head < cells.heads) {
     STOREF(v, q + column, 0);
@@ -25,9 +25,7 @@ DEVICE void place(VF v, int column, GLOBAL const int *row, GLOBAL const float *c
   if (head < cells.heads + cells.kv_heads) {
     size_t part = ((size_t)block * cells.kv_heads + head - cells.heads) * (BLOCK / 16) + at / 16;
     GLOBAL half *key = cells.keys + (part * cells.head_dim + dim) * 16 + at % 16;
-    float lane[LANES];
-    vstore16(v, 0, lane);
-    for (int j = 0; j < LANES; j++) vstore_half_rte(lane[j], j * 16, key);
+    STOREH_APART(v, key, 16);
   } else {
     size_t cell = ((size_t)block * cells.kv_heads + head - cells.heads - cells.kv_heads) * BLOCK + at;
     STOREH(v, cells.values + cell * cells.head_dim + dim, 0);
@@ -40,18 +38,25 @@ KERNEL void qkv(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const 
                 GLOBAL float *q, int q_stride, GLOBAL const float *cosines, GLOBAL const float *sines,
                 GLOBAL half *keys, GLOBAL half *values, GLOBAL const int *block_table, int blocks_per_slot,
                 int heads, int kv_heads, int head_dim, GLOBAL uchar *scratch, int scratch_lines) {
+  TILE_LOCALS
+  ITEM(lane, split)
   int count = control[CONTROL_ROWS], nk = columns / 32, end = SHARE_END(row_blocks);
   Cells cells = {keys, values, block_table, blocks_per_slot, heads, kv_heads, head_dim};
-  Activation act = prepare(x, x_stride, norm, 1, epsilon, count, columns, scratch + (size_t)group_id() * scratch_lines * 64);
+  Activation act = PREPARED(x, x_stride, norm, 1, epsilon, count, columns, scratch, scratch_lines);
   for (int block = SHARE_BEGIN(row_blocks); block < end; block++) {
     for (int first = 0; first < count; first += TILE) {
       int R = min(count - first, TILE);
-      VF acc[TILE];
-      tile(R, weights + (size_t)weight_lines * 64 + (size_t)block * BLOCK_BYTES(nk), nk, advance(act, first, columns), acc);
-      for (int t = 0; t < R; t++) {
+      VF acc[1][TILE];
+      tile(R, weights + (size_t)weight_lines * 64 + (size_t)block * BLOCK_BYTES(nk), nk, advance(act, first, columns), lane, split, acc[0]);
+      MERGE(0, acc, R)
+      MERGE_BARRIER();
+      for (int t = split; t < R; t += SPLITS) {
         GLOBAL const int *row = rows + (first + t) * ROW_INTS;
-        if (row[ROW_ACTIVE]) place(acc[t], (first_block + block) * 16, row, cosines, sines, cells, q + (size_t)(first + t) * q_stride);
+        if (!row[ROW_ACTIVE]) continue;
+        VF v = MERGED(0, acc, t, lane);
+        place(v, SWAPPED(v, MERGED(0, acc, t, lane ^ 1)), lane, (first_block + block) * 16, row, cosines, sines, cells, q + (size_t)(first + t) * q_stride);
       }
+      MERGE_BARRIER();
     }
   }
 }

@@ -11,20 +11,26 @@ from pathlib import Path
 from backends.errors import BadValue
 
 KERNELS = Path(__file__).parent
-PRELUDES = {"opencl": "prelude_opencl.h"}
+PRELUDES = {"opencl": "prelude_opencl.h", "cuda": "prelude_cuda.h"}
 TEMPLATES = ("math.h", "philox.h")
 LANE_COUNTS = (1, 16)
+DIALECT_LANES = {"opencl": LANE_COUNTS, "cuda": (1,)}
 TYPES = ("F", "I", "U")
 CASTS = ("AS_F", "AS_I", "AS_U", "TO_F", "TO_I", "U_TO_F")
 FUNCTIONS = ("m_exp", "m_log", "m_log1p", "m_sigmoid", "m_silu", "m_softplus", "m_rsqrt", "m_div", "philox", "philox_rounds", "gumbel")
 
 
-def kernel_source(files: Sequence[str], dialect: str = "opencl", lanes: Sequence[int] = LANE_COUNTS) -> str:
-    """The whole text for the compiler; ``files`` are names in the kernels' folder, taken in order."""
+def kernel_source(files: Sequence[str], dialect: str = "opencl", lanes: Sequence[int] | None = None) -> str:
+    """The whole text for the compiler; ``files`` are names in the kernels' folder, taken in order.
+
+    dialect: "opencl", or "cuda" for CUDA C++ and HIP, which has the GPU shape only. lanes: None for all that the dialect has.
+    """
     if dialect not in PRELUDES:
         raise BadValue(f"no kernel dialect {dialect!r}; there are: {', '.join(PRELUDES)}")
-    if not lanes or not set(lanes) <= set(LANE_COUNTS):
-        raise BadValue(f"no kernels for lanes {tuple(lanes)}; lane counts are: {', '.join(map(str, LANE_COUNTS))}")
+    known = DIALECT_LANES[dialect]
+    lanes = known if lanes is None else lanes
+    if not lanes or not set(lanes) <= set(known):
+        raise BadValue(f"no kernels for lanes {tuple(lanes)}; lane counts are: {', '.join(map(str, known))}")
     parts = [_text(PRELUDES[dialect])]
     for count in lanes:
         parts += _instance(count)

@@ -8,19 +8,21 @@ DEVICE void decode32(GLOBAL const uchar *w, int nk, int lane, int k, GLOBAL floa
   for (int j = 0; j < 32; j++) out[j] = p[j * 16];
 }
 
-DEVICE __attribute__((always_inline)) void gemv(const int R, GLOBAL const uchar *w, int nk, Activation x, VF *acc) {
+DEVICE ALWAYS_INLINE void gemv(const int R, GLOBAL const uchar *w, int nk, Activation x, int lane, int split, VF *acc) {
   GLOBAL const float *p = (GLOBAL const float *)w;
-  VF odd[8];
+  VF even[8], odd[8];
   #pragma unroll
-  for (int t = 0; t < R; t++) odd[t] = (VF)(0.0f);
-  for (int k = 0; k < nk * 32; k += 2) {
-    VF a = LOADF(p, k), b = LOADF(p, k + 1);
-    #pragma unroll
-    for (int t = 0; t < R; t++) {
-      acc[t] = fma(a, (VF)(x.values[(size_t)t * nk * 32 + k]), acc[t]);
-      odd[t] = fma(b, (VF)(x.values[(size_t)t * nk * 32 + k + 1]), odd[t]);
+  for (int t = 0; t < R; t++) even[t] = odd[t] = (VF)(0.0f);
+  for (int k = split; k < nk; k += SPLITS) {
+    for (int c = k * 32; c < k * 32 + 32; c += 2) {
+      VF a = LOADF(p, c), b = LOADF(p, c + 1);
+      #pragma unroll
+      for (int t = 0; t < R; t++) {
+        even[t] = fma(a, (VF)(x.values[(size_t)t * nk * 32 + c]), even[t]);
+        odd[t] = fma(b, (VF)(x.values[(size_t)t * nk * 32 + c + 1]), odd[t]);
+      }
     }
   }
   #pragma unroll
-  for (int t = 0; t < R; t++) acc[t] += odd[t];
+  for (int t = 0; t < R; t++) acc[t] = even[t] + odd[t];
 }

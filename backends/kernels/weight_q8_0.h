@@ -7,16 +7,19 @@
 // Columns 32k..32k+31 of one row of a row block.
 DEVICE void decode32(GLOBAL const uchar *w, int nk, int lane, int k, GLOBAL float *out) {
   GLOBAL const uint *p = (GLOBAL const uint *)(w + HEAD_BYTES(nk)) + k * 128 + lane;
-  float d = vload_half(k * 16 + lane, (GLOBAL const half *)w);
+  float d = load_half(k * 16 + lane, (GLOBAL const half *)w);
   for (int j = 0; j < 32; j++) out[j] = d * (float)((int)((p[j / 4 * 16] >> (j % 4 * 8)) & 255u) - 128);
 }
 
-DEVICE __attribute__((always_inline)) void gemv(const int R, GLOBAL const uchar *w, int nk, Activation x, VF *acc) {
+DEVICE ALWAYS_INLINE void gemv(const int R, GLOBAL const uchar *w, int nk, Activation x, int lane, int split, VF *acc) {
+  VF sum[8];
+  #pragma unroll
+  for (int t = 0; t < R; t++) sum[t] = (VF)(0.0f);
   GLOBAL const half *head = (GLOBAL const half *)w;
-  GLOBAL const uint *p = (GLOBAL const uint *)(w + HEAD_BYTES(nk));
-  for (int k = 0; k < nk; k++) {
-    uint16 a0 = LOADU(p, 0), a1 = LOADU(p, 1), a2 = LOADU(p, 2), a3 = LOADU(p, 3);
-    uint16 a4 = LOADU(p, 4), a5 = LOADU(p, 5), a6 = LOADU(p, 6), a7 = LOADU(p, 7);
+  for (int k = split; k < nk; k += SPLITS) {
+    GLOBAL const uint *p = (GLOBAL const uint *)(w + HEAD_BYTES(nk)) + (size_t)k * 128;
+    VU a0 = LOADU(p, 0), a1 = LOADU(p, 1), a2 = LOADU(p, 2), a3 = LOADU(p, 3);
+    VU a4 = LOADU(p, 4), a5 = LOADU(p, 5), a6 = LOADU(p, 6), a7 = LOADU(p, 7);
     VF d = LOADH(head, k);
     PREFETCH_LINES(p, 8)
     PREFETCH_LINES((GLOBAL const uint *)w + k * 8, 1)
@@ -24,7 +27,7 @@ DEVICE __attribute__((always_inline)) void gemv(const int R, GLOBAL const uchar 
     for (int t = 0; t < R; t++) {
       GLOBAL const uint *c = x.codes + ((size_t)t * nk + k) * X_WORDS;
       VI s = (VI)((int)x.sums[t * nk + k] * -128);
-#if DOT == 2
+#if BYTES_AT_ONCE
       VI u = (VI)(0);
       s = DOT4(s, a0, c[0]); u = DOT4(u, a4, c[4]); s = DOT4(s, a1, c[1]); u = DOT4(u, a5, c[5]);
       s = DOT4(s, a2, c[2]); u = DOT4(u, a6, c[6]); s = DOT4(s, a3, c[3]); u = DOT4(u, a7, c[7]);
@@ -38,8 +41,9 @@ DEVICE __attribute__((always_inline)) void gemv(const int R, GLOBAL const uchar 
       MAC16(D, a4 >> 4, 4, c) MAC16(D, a5 >> 4, 5, c) MAC16(D, a6 >> 4, 6, c) MAC16(D, a7 >> 4, 7, c)
       s += fold16(A) + fold16(B) + ((fold16(C) + fold16(D)) << 4);
 #endif
-      acc[t] = fma(d * x.scales[t * nk + k], TO_VF(s), acc[t]);
+      sum[t] = fma(d * x.scales[t * nk + k], TO_VF(s), sum[t]);
     }
-    p += 128;
   }
+  #pragma unroll
+  for (int t = 0; t < R; t++) acc[t] = sum[t];
 }

@@ -239,7 +239,11 @@ class Llama:
         attention_tile = min(tile, 8 if s.head_dim <= 64 else 4 if s.head_dim <= 128 else 2)  # what the vector registers hold
         attention = KernelSpec("attention", "attention", (), (("HEAD", s.head_dim), ("ATTENTION_TILE", attention_tile)))
         launches = [
-            Launch(self.embedding.spec("embed", "embed"), (work.control, work.rows, self.embedding.buffer, s.embd, work.x, s.embd), work.groups)
+            Launch(
+                self.embedding.spec("embed", "embed"),
+                (work.control, work.rows, self.embedding.buffer, s.embd, work.x, s.embd),
+                work.share(work.rows_max),
+            )
         ]
         for i, layer in enumerate(self.layers):
             cells = (cache.keys[i], cache.values[i], cache.block_table, cache.blocks_per_slot, s.heads, s.kv_heads)
@@ -248,26 +252,27 @@ class Llama:
                 inputs = (work.x, s.embd, layer.attn_norm, float(s.epsilon), s.embd, matrix.row_blocks, block)
                 outputs = (work.query, sizes.heads, state.cosines, state.sines, *cells, s.head_dim)
                 args = (work.control, work.rows, matrix.buffer, matrix.lines, *inputs, *outputs, work.scratch, work.scratch_lines)
-                launches.append(Launch(matrix.spec("qkv", "qkv", TILE=tile), args, work.groups))
+                launches += work.activate(matrix, work.x, s.embd, layer.attn_norm, s.epsilon)
+                launches.append(Launch(matrix.spec("qkv", "qkv", TILE=tile), args, work.share(matrix.row_blocks)))
                 block += matrix.row_blocks
             launches += [
                 Launch(
                     attention,
                     (work.control, work.rows, work.query, sizes.heads, *cells, 1.0 / math.sqrt(s.head_dim), work.attended, sizes.heads),
-                    work.groups,
+                    work.share(s.heads * -(-work.rows_max // attention_tile)),
                 ),
-                work.matvec(layer.output, work.attended, sizes.heads, work.x, s.embd, tile, mode=ADD),
+                *work.matvec(layer.output, work.attended, sizes.heads, work.x, s.embd, tile, mode=ADD),
             ]
             for matrix, mode in zip(layer.gate_up, (SILU,) if len(layer.gate_up) == 1 else (0, GATED), strict=True):
-                launches.append(work.matvec(matrix, work.x, s.embd, work.hidden, s.ff, tile, mode=mode, norm=layer.ffn_norm, epsilon=s.epsilon))
-            launches.append(work.matvec(layer.down, work.hidden, s.ff, work.x, s.embd, tile, mode=ADD))
+                launches += work.matvec(matrix, work.x, s.embd, work.hidden, s.ff, tile, mode=mode, norm=layer.ffn_norm, epsilon=s.epsilon)
+            launches += work.matvec(layer.down, work.hidden, s.ff, work.x, s.embd, tile, mode=ADD)
         return launches
 
     def logits(self, work: Workspace, tile: int) -> list[Launch]:
         """Launches that turn the residual of up to MAX_WINDOW rows into logits."""
-        return [
-            work.matvec(self.head, work.x, self.shape.embd, work.logits, work.logits_stride, tile, norm=self.final_norm, epsilon=self.shape.epsilon)
-        ]
+        return work.matvec(
+            self.head, work.x, self.shape.embd, work.logits, work.logits_stride, tile, norm=self.final_norm, epsilon=self.shape.epsilon
+        )
 
     def commit(self, work: Workspace, state: State) -> list[Launch]:
         """Launches that make the accepted rows' state final, after acceptance. None: rejected KV cells lie where no row reads."""
