@@ -86,7 +86,9 @@ class DecodeConfig:
         )
         _require(self.instructions in INSTRUCTIONS, "instructions", self.instructions, ", ".join(INSTRUCTIONS))
         _require(self.launch in LAUNCHES, "launch", self.launch, ", ".join(LAUNCHES))
-        ok = self.cache_dir is None or (isinstance(self.cache_dir, (str, os.PathLike)) and "\0" not in str(self.cache_dir))
+        ok = self.cache_dir is None or (
+            isinstance(self.cache_dir, (str, os.PathLike)) and str(self.cache_dir) != "" and "\0" not in str(self.cache_dir)
+        )
         _require(ok, "cache_dir", self.cache_dir, "a folder, or None")
 
 
