@@ -1,6 +1,6 @@
 // The target's own token for every row: logit bias, then argmax of logit + temperature * Gumbel noise (temperature 0: of the logit),
 // ties to the lowest id. `pick` works on shares of the vocabulary, `accept` merges them, accepts drafts and stops.
-#define PARTIAL_INTS 4        // best value (float bits), id, not-a-number seen, 0
+#define PARTIAL_INTS 4        // best value (float bits), id, not-a-number or infinity seen, 0
 
 KERNEL void pick(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const int *slots, GLOBAL float *logits, int stride, int n_vocab,
                  GLOBAL const int *bias_ids, GLOBAL const float *biases, int biases_per_slot, GLOBAL int *partial) {
@@ -18,7 +18,7 @@ KERNEL void pick(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const
     for (int b = begin; b < end; b++) {
       VI id = LANE_IDS + b * LANES;
       VF v = LOADF(logit, b);
-      nan |= (v != v) & (id < (VI)(n_vocab));
+      nan |= ((v != v) | (v == (VF)(INFINITY))) & (id < (VI)(n_vocab));
       if (temperature > 0.0f) {
         VU word[4];
         philox(AS_VU(id) >> 2, (VU)(row[ROW_POSITION] + 1), (uint)slot[SLOT_SEED_LOW], (uint)slot[SLOT_SEED_HIGH], word);
