@@ -68,8 +68,7 @@ VARIABLES: tuple[Variable, ...] = (
     _variable("LOGIT_BIAS", grammar.BIASES, "(none)", "An amount added to a token's logit; -inf bans the token.", {}),
     _variable("STOP", grammar.STOPS, "(none)", "A text that ends the generation and is left out of it.", ()),
     _variable("IGNORE_EOS", grammar.switch(), "off", "Go on behind the model's end tokens (for measurements)."),
-    _variable("DATA", grammar.folder(exists=True), "(the checkout's data, or share/strata)", "Folder of the data files that come with Strata."),
-    _variable("CACHE", grammar.folder(exists=False, none="off"), "(the platform's cache folder)", "Folder for compiled programs; off: keep none."),
+    _variable("CACHE", grammar.folder("off"), "(the platform's cache folder)", "Folder for compiled programs; off: keep none."),
     _variable("PREFILL_CHUNK", grammar.integer(1, 512), "64", "Prompt rows per submission. Never changes the text."),
     _variable(
         "WORK_GROUPS", grammar.integer(1, 1024, {"auto": None}), "auto", "Work-groups per launch; auto: the device's units. Never changes the text."

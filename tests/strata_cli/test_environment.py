@@ -25,7 +25,6 @@ MALFORMED = {
     "STRATA_LOGIT_BIAS": ["5", "=1", "5=", "-1=2", "5=nan", "5=inf", "5=1e10", "5=1,5=2", "5=1,", "a=1", "9999999999=1"],
     "STRATA_STOP": ["[", '[""]', "[1]", '["a"', "[" * 100_000],
     "STRATA_IGNORE_EOS": ["maybe", "ON", "2"],
-    "STRATA_DATA": ["/nowhere/at/all"],
     "STRATA_CACHE": ["setup.cfg"],
     "STRATA_PREFILL_CHUNK": ["0", "513", "auto"],
     "STRATA_WORK_GROUPS": ["0", "1025"],
