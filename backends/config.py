@@ -14,7 +14,7 @@ from numbers import Integral
 
 from backends.errors import BadValue
 
-BACKENDS = ("auto", "opencl", "numpy")
+BACKENDS = ("auto", "cuda", "hip", "opencl", "numpy")
 KV_TYPES = ("f16",)
 INSTRUCTIONS = ("auto", "portable")
 KERNEL_SHAPES = ("auto", "cpu", "gpu")
@@ -60,8 +60,10 @@ class DecodeConfig:
     kv: storage type of the KV cache. ctx: context in tokens (None: the smaller of the model's and
     max(4096, prompt + max_new)). prefill_chunk: prompt rows per submission, 1..512. work_groups: work-groups per launch
     (None: the device's compute units). instructions: "portable" leaves the CPU's fast dot-product instructions unused.
+    kernel_shape: "cpu" or "gpu" forces the kernels' shape ("auto": the device's); between shapes the last bits differ.
     launch: "buffer" needs the driver's command buffers, "queue" leaves them unused. cache_dir: folder for compiled
-    programs (None: none are kept). None of the last five changes a bit of the output.
+    programs (None: none are kept). Neither prefill_chunk, work_groups, instructions, launch nor
+    cache_dir changes a bit of the output.
 
     Raises BadValue.
     """
@@ -89,7 +91,9 @@ class DecodeConfig:
         _require(self.instructions in INSTRUCTIONS, "instructions", self.instructions, ", ".join(INSTRUCTIONS))
         _require(self.kernel_shape in KERNEL_SHAPES, "kernel_shape", self.kernel_shape, ", ".join(KERNEL_SHAPES))
         _require(self.launch in LAUNCHES, "launch", self.launch, ", ".join(LAUNCHES))
-        ok = self.cache_dir is None or (isinstance(self.cache_dir, (str, os.PathLike)) and "\0" not in str(self.cache_dir))
+        ok = self.cache_dir is None or (
+            isinstance(self.cache_dir, (str, os.PathLike)) and str(self.cache_dir) != "" and "\0" not in str(self.cache_dir)
+        )
         _require(ok, "cache_dir", self.cache_dir, "a folder, or None")
 
 

@@ -1,9 +1,9 @@
-"""Which devices there are, and the one that a configuration means."""
+"""Which devices there are, and the one that a configuration means: `auto` takes a CUDA or HIP GPU, then the OpenCL CPU runtime, NumPy."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from backends.config import DecodeConfig
 from backends.device import Device
@@ -11,6 +11,8 @@ from backends.errors import BadValue, DeviceError
 
 if TYPE_CHECKING:
     import pyopencl as cl
+
+GPU_BACKENDS = ("cuda", "hip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +33,10 @@ def list_devices(cache_dir: str | None = None) -> list[DeviceInfo]:
     """All devices, the default first among those that can run a model."""
     from backends.numpy_device import NumpyDevice  # noqa: PLC0415  numpy takes a tenth of a second to import
 
-    found: list[DeviceInfo] = []
+    found = _gpu_infos()
     for name, device in _opencl_devices():
         runs = name.startswith("cpu")
-        details = {"kernels": "CPU shape, 16 lanes"} if runs else {"kernels": "none yet: this version has no kernels in GPU shape"}
+        details = {"kernels": "CPU shape, 16 lanes"} if runs else {"kernels": "GPU shape, which no GPU has run yet: --device names it"}
         if runs:
             from backends.command_buffer import supports_command_buffer  # noqa: PLC0415
             from backends.opencl import device_line  # noqa: PLC0415
@@ -56,13 +58,20 @@ def list_devices(cache_dir: str | None = None) -> list[DeviceInfo]:
 
 def missing() -> list[str]:
     """What is missing for the devices one would expect, and the command that gets it; a line each."""
+    from backends.cuda_driver import gpu_driver  # noqa: PLC0415
     from backends.opencl import INSTALL_HINT, opencl_devices  # noqa: PLC0415
 
+    lines = []
+    if gpu_driver():  # without one there is no GPU to expect
+        try:
+            _gpus()
+        except DeviceError as error:
+            lines.append(str(error))
     try:
         found = opencl_devices()
     except DeviceError as error:
-        return [str(error)]
-    return [] if any(name.startswith("cpu") for name, _ in found) else [f"no OpenCL CPU runtime; {INSTALL_HINT}"]
+        return [*lines, str(error)]
+    return lines if any(name.startswith("cpu") for name, _ in found) else [*lines, f"no OpenCL CPU runtime; {INSTALL_HINT}"]
 
 
 def open_device(config: DecodeConfig, notices: list[str]) -> Device:
@@ -73,6 +82,9 @@ def open_device(config: DecodeConfig, notices: list[str]) -> Device:
         if config.device not in (None, "numpy"):
             raise BadValue(f"device: {config.device!r} is not allowed with backend numpy; allowed: numpy")
         return NumpyDevice()
+    gpu = _open_gpu(config, notices)
+    if gpu is not None:
+        return gpu
     from backends.opencl import OpenCLDevice, opencl_devices  # noqa: PLC0415
 
     try:
@@ -95,6 +107,71 @@ def open_device(config: DecodeConfig, notices: list[str]) -> Device:
         raise DeviceError(f"no OpenCL CPU runtime among the devices ({names}); strata devices says what is missing")
     name, device = usable[0]
     return OpenCLDevice(name, device, config.instructions, config.cache_dir, notices, config.kernel_shape)
+
+
+def _open_gpu(config: DecodeConfig, notices: list[str]) -> Device | None:
+    """The CUDA or HIP device that the configuration means; None where it means another or, with `auto`, there is none."""
+    from backends.cuda import CudaDevice  # noqa: PLC0415
+    from backends.cuda_driver import gpu_driver  # noqa: PLC0415
+
+    named = config.device is not None and config.device.startswith(tuple(f"{api}/" for api in GPU_BACKENDS))
+    wanted = config.backend in GPU_BACKENDS or (config.backend == "auto" and named)
+    if config.kernel_shape == "cpu" and wanted:
+        raise BadValue("kernel_shape: 'cpu' is not allowed on a GPU; allowed: auto, gpu")
+    if not wanted and (config.backend != "auto" or config.device is not None or config.kernel_shape == "cpu"):
+        return None
+    try:
+        cupy, found = _gpus()
+        usable = [(name, properties) for name, properties in found if config.backend in ("auto", name.partition("/")[0])]
+        if not usable and wanted:
+            raise DeviceError(f"no {config.backend if config.backend != 'auto' else config.device} device; strata devices says what there is")
+    except DeviceError as error:
+        if wanted:
+            raise
+        if gpu_driver():
+            notices.append(f"{error}; not running on the GPU")
+        return None
+    for name, properties in usable:
+        if config.device in (None, name):
+            if not wanted:
+                notices.append(f"running on {name}: no GPU has tested this version yet; --backend opencl runs on the processor")
+            return CudaDevice(cupy, name, properties, config.instructions, config.cache_dir, notices)
+    if wanted:
+        raise BadValue(f"device: {config.device!r} is not allowed with backend {config.backend}; allowed: {', '.join(name for name, _ in usable)}")
+    return None
+
+
+def _gpus() -> tuple[Any, list[tuple[str, dict[str, Any]]]]:
+    """CuPy and the GPUs it sees. Raises DeviceError."""
+    from backends.cuda import cuda_devices, load_cupy  # noqa: PLC0415
+
+    cupy = load_cupy()
+    return cupy, cuda_devices(cupy)
+
+
+def _gpu_infos() -> list[DeviceInfo]:
+    from backends.cuda import BYTE_DOT_FROM, GROUP, architecture, driver_line, model_name  # noqa: PLC0415
+
+    try:
+        cupy, found = _gpus()
+        driver = driver_line(cupy) if found else ""
+    except (DeviceError, RuntimeError, ImportError, OSError):
+        return []
+    infos: list[DeviceInfo] = []
+    for name, properties in found:
+        kind = architecture(cupy, properties)
+        byte_dot = kind.startswith("sm_") and int(kind[3:]) >= BYTE_DOT_FROM
+        details = {
+            "kernels": f"GPU shape, work-groups of {GROUP}",
+            "architecture": kind,
+            "fast dot": "dp4a" if byte_dot else "portable",
+            "launch": "queue" if cupy.cuda.runtime.is_hip else "CUDA graph",
+            "submissions per round": "1" if not cupy.cuda.runtime.is_hip else "one a launch",
+        }
+        api, description = name.partition("/")[0], model_name(properties)
+        units, memory = properties["multiProcessorCount"], properties["totalGlobalMem"]
+        infos.append(DeviceInfo(name, api, description, driver, units, memory, not infos, details))
+    return infos
 
 
 def _opencl_devices() -> list[tuple[str, cl.Device]]:

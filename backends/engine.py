@@ -8,9 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +17,7 @@ from backends.config import DEFAULT_CTX, Chunk, DecodeConfig, Request, Result, S
 from backends.decode.stops import StopMatcher
 from backends.device import Device, Launch
 from backends.devices import open_device
+from backends.engine_thread import Args, EngineThread, T
 from backends.errors import BadValue, ModelError, StrataError
 from backends.model.architecture import open_architecture
 from backends.model.gguf import GGUFFile
@@ -29,9 +28,7 @@ from backends.sequence import UNLIMITED, Rules, SequenceState
 from backends.tables import FLAG_BUDGET, FLAG_END, MAX_WINDOW
 
 Progress = Callable[[str, float], None]
-Args = ParamSpec("Args")
-T = TypeVar("T")
-MAX_GROUPS = 1 << 16
+MAX_GROUPS = 1 << 16  # in GPU shape a launch has a work-group for each of its items
 
 
 def _silent(stage: str, fraction: float) -> None:
@@ -56,11 +53,7 @@ class Engine:
         self.template = ChatTemplate.from_gguf(file, self.tokenizer)
         if first is not None:
             self.context_for(len(self.tokenize(first)), first.max_new)
-        # One thread makes all calls to the device: the CPU runtime pins the threads it first sees to cores, and a second caller would
-        # share a core with its worker, which halves the speed. A caller's own threads stay unpinned, and Ctrl-C reaches a waiting one.
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="strata-engine")
-        self._closed = False
-        self._ident = self._thread.submit(threading.get_ident).result()
+        self._thread = EngineThread()
         self.device = self.on_device(open_device, config, self.notices)
         self.device_line = self.device.line
         self.groups = config.work_groups or (self.device.units if self.device.lanes > 1 else MAX_GROUPS)
@@ -72,8 +65,8 @@ class Engine:
             self.device.compile([spec])
         progress("compiling", 1.0)
         self._wide = _Compilation(self.device, self.on_device(launches, MAX_WINDOW), self.notices)
-        # A driver still compiling while the interpreter ends takes the process down.
-        self._end = weakref.finalize(self, self._wide.stop)
+        # A driver at work while the interpreter ends takes the process down.
+        self._end = weakref.finalize(self, _end, self._wide, self._thread)
 
     @classmethod
     def open(
@@ -99,9 +92,7 @@ class Engine:
 
     def close(self) -> None:
         """Ends the compilation behind the engine and waits for work in flight; the engine is of no use afterwards."""
-        self._closed = True
         self._end()
-        self._thread.shutdown()
 
     def tokenize(self, request: Request) -> list[int]:
         """The prompt's token ids. Raises BadValue for an empty prompt or an id outside the vocabulary."""
@@ -112,14 +103,23 @@ class Engine:
                 if not 0 <= token < tokenizer.n_vocab:
                     raise BadValue(f"token_ids: {token!r} is not allowed; allowed: 0..{tokenizer.n_vocab - 1}")
         elif request.messages is None and (request.raw or self.template is None):
-            ids = tokenizer.encode(request.prompt or "", special=True)
+            if request.system is not None:
+                raise BadValue(f"system: {self.model_path} has no chat template to put it in; leave it out")
+            ids = self._encode(request.prompt or "")
             if ids and tokenizer.add_bos and tokenizer.bos_id is not None and ids[0] != tokenizer.bos_id:
                 ids.insert(0, tokenizer.bos_id)
         else:
-            ids = tokenizer.encode(self._render(request), special=True)
+            ids = self._encode(self._render(request))
         if not ids or request.prompt == "":
             raise BadValue("the prompt is empty")
         return ids
+
+    def _encode(self, text: str) -> list[int]:
+        # A token stands for no more bytes than its text has characters, so a hopeless prompt is refused without the time to cut it up.
+        least = len(text) // max(map(len, self.tokenizer.tokens))
+        if least >= self.ctx_max:
+            raise BadValue(f"the prompt has at least {least} tokens, the model's context is {self.ctx_max}: at most {self.ctx_max - 1} fit")
+        return self.tokenizer.encode(text, special=True)
 
     def context_for(self, prompt_tokens: int, max_new: int) -> int:
         """The context a request runs in, in tokens. Raises BadValue where the prompt leaves no room for one token more."""
@@ -135,11 +135,7 @@ class Engine:
 
     def on_device(self, call: Callable[Args, T], *args: Args.args, **kwargs: Args.kwargs) -> T:
         """Runs a call on the engine's thread and waits for what it returns or raises."""
-        if threading.get_ident() == self._ident:
-            return call(*args, **kwargs)
-        if self._closed:
-            raise StrataError("the engine is closed: open a new one")
-        return self._thread.submit(call, *args, **kwargs).result()
+        return self._thread.run(call, *args, **kwargs)
 
     def tile(self, rows: int) -> int:
         """Rows a plan's programs take at once. Until those for more than one are compiled, rows run one by one, with the same bits."""
@@ -164,7 +160,15 @@ class Engine:
             messages = [{"role": "user", "content": request.prompt or ""}]
             if request.system is not None:
                 messages = [{"role": "system", "content": request.system}, *messages]
-        return self.template.render(messages)
+        text = self.template.render(messages)
+        if not text:
+            raise ModelError(f"{self.model_path}: the chat template makes nothing of the prompt; --raw does without it")
+        return text
+
+
+def _end(wide: _Compilation, thread: EngineThread) -> None:
+    wide.stop()
+    thread.close()
 
 
 class _Compilation:
@@ -291,12 +295,12 @@ class Session:
 
     def window_ms(self, rows: int, repeats: int, first: int) -> list[float]:
         """Milliseconds of `repeats` rounds (run, pick, accept, read back) of `rows` rows at positions first, ...; their tokens do not matter."""
-        return self.sequence(first + rows).window_ms(rows, first, repeats)
+        return self.sequence(max(1, first + rows)).window_ms(rows, first, repeats)
 
     def sequence(self, ctx: int) -> SequenceState:
         """The token-level state under this session, with room for `ctx` positions; growing loses what its cells held."""
-        if ctx > self.engine.ctx_max:
-            raise BadValue(f"context: {ctx} is not allowed; allowed: up to {self.engine.ctx_max}, the model's")
+        if not 1 <= ctx <= self.engine.ctx_max:
+            raise BadValue(f"context: {ctx} is not allowed; allowed: 1..{self.engine.ctx_max}, the model's")
         if self._sequence is None or self._sequence.ctx < ctx:
             self._sequence = None  # its memory goes before the larger one is asked for
             self._sequence = self.engine.on_device(SequenceState, self.engine, ctx)

@@ -5,13 +5,15 @@ Driver variables are set here and nowhere else, before pyopencl is imported; a u
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     import pyopencl as cl
 
 HUGE_PAGE = 2 << 20
-GPU_GROUP = 128
+GPU_GROUP = 128  # work-items of a work-group in GPU shape: a multiple of 64, so of every wave's size and of a KV block's cells
 COMMON_HEADERS = ("tables.h", "lanes.h")
 INSTALL_HINT = "pip install intel-opencl-rt intel-cmplr-lib-rt"
 
@@ -90,6 +92,8 @@ def opencl_devices() -> list[tuple[str, cl.Device]]:
         import pyopencl as cl  # noqa: PLC0415  driver variables first
     except ImportError as error:
         raise DeviceError(f"pyopencl cannot be imported ({error}); pip install pyopencl") from error
+    # The CPU runtime writes a build log for every program; the warning that pyopencl makes of it is no news to a user.
+    warnings.filterwarnings("ignore", category=cl.CompilerWarning)
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:
@@ -114,6 +118,17 @@ def opencl_devices() -> list[tuple[str, cl.Device]]:
 def device_line(name: str, device: cl.Device) -> str:
     """The device as `strata devices` prints it; equal lines give equal bits."""
     return f"opencl {name}: {device.name.strip()} ({device.max_compute_units} units, {device.platform.name.strip()} {device.driver_version.strip()})"
+
+
+@contextlib.contextmanager
+def _failures_of(name: str) -> Iterator[None]:
+    """Turns the driver's errors into DeviceError."""
+    import pyopencl as cl  # noqa: PLC0415
+
+    try:
+        yield
+    except cl.Error as error:
+        raise DeviceError(f"device {name} failed: {error}") from error
 
 
 class OpenCLBuffer:
@@ -153,12 +168,15 @@ class QueueReplay(Replay):
 
     def run(self) -> None:
         enqueue, queue = self._enqueue, self._queue
-        for kernel, size, local in self._calls:
-            enqueue(queue, kernel, size, local)
+        with _failures_of(queue.device.name.strip()):
+            for kernel, size, local in self._calls:
+                enqueue(queue, kernel, size, local)
 
 
 class OpenCLDevice(Device):
-    """One OpenCL device. instructions: "auto" uses what the probe found, "portable" nothing beyond OpenCL C."""
+    """One OpenCL device. instructions: "auto" uses what the probe found, "portable" nothing beyond OpenCL C. shape: of the kernels, "cpu",
+    "gpu" or what the device is ("auto").
+    """
 
     def __init__(
         self,
@@ -176,7 +194,7 @@ class OpenCLDevice(Device):
         gpu = shape == "gpu" or (shape == "auto" and not device.type & cl.device_type.CPU)
         self.name, self.device = name, device
         self.lanes, self.group = (1, GPU_GROUP) if gpu else (16, 1)
-        self.line = device_line(name, device)
+        self.line = device_line(name, device) + (", kernels in GPU shape" if gpu else "")
         self.units = device.max_compute_units
         self._cache = ProgramCache(cache_dir, notices)
         self.dot = probe_dot(self.name, self.line, self._cache) if instructions == "auto" and not gpu else 3
@@ -184,7 +202,9 @@ class OpenCLDevice(Device):
             self._context = cl.Context([device])
             self._queue = cl.CommandQueue(self._context)
         except cl.Error as error:
-            raise DeviceError(f"device {name} cannot be opened: {error}") from error
+            # The CPU runtime fails so, and says no more, when its own path has a blank in it.
+            reason = f"; the CPU runtime does not start from a path with a blank in it: {sys.prefix!r}" if " " in sys.prefix else ""
+            raise DeviceError(f"device {name} cannot be opened: {error}{reason}") from error
         # The prefetch builtin takes a generic pointer, which OpenCL C has from 2.0 on.
         self._prefetch = ["-cl-std=CL3.0", "-DSTRATA_PREFETCH"] if "OpenCL C 3" in device.opencl_c_version else []
         self._programs: dict[tuple[Any, ...], cl.Program] = {}
@@ -196,6 +216,10 @@ class OpenCLDevice(Device):
 
         nbytes = max(nbytes, 64)
         try:
+            if not self.device.type & cl.device_type.CPU:
+                handle = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
+                cl.enqueue_fill_buffer(self._queue, handle, np.zeros(1, np.uint8), 0, nbytes)
+                return OpenCLBuffer(handle, None, nbytes)
             host = _host_memory(nbytes)
             return OpenCLBuffer(cl.Buffer(self._context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=host), host, nbytes)
         except (OSError, MemoryError, cl.Error) as error:
@@ -206,16 +230,15 @@ class OpenCLDevice(Device):
     def upload(self, buffer: OpenCLBuffer, array: NDArray[Any], offset: int = 0) -> None:
         import pyopencl as cl  # noqa: PLC0415
 
-        cl.enqueue_copy(self._queue, buffer.handle, np.ascontiguousarray(array), dst_offset=offset, is_blocking=True)
+        with _failures_of(self.name):
+            cl.enqueue_copy(self._queue, buffer.handle, np.ascontiguousarray(array), dst_offset=offset, is_blocking=True)
 
     def download(self, buffer: OpenCLBuffer, dtype: DTypeLike, count: int, offset: int = 0) -> NDArray[Any]:
         import pyopencl as cl  # noqa: PLC0415
 
         out = np.empty(count, dtype)
-        try:
+        with _failures_of(self.name):
             cl.enqueue_copy(self._queue, out, buffer.handle, src_offset=offset, is_blocking=True)
-        except cl.Error as error:
-            raise DeviceError(f"device {self.name} failed: {error}") from error
         return out
 
     def compile(self, specs: Sequence[KernelSpec]) -> None:
@@ -238,12 +261,8 @@ class OpenCLDevice(Device):
         return CommandBufferReplay(launches, self.device, self._queue, kernels, self.group)
 
     def finish(self) -> None:
-        import pyopencl as cl  # noqa: PLC0415
-
-        try:
+        with _failures_of(self.name):
             self._queue.finish()
-        except cl.Error as error:
-            raise DeviceError(f"device {self.name} failed: {error}") from error
 
     def _kernel(self, launch: Launch) -> cl.Kernel:
         import pyopencl as cl  # noqa: PLC0415

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import os
 import tempfile
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,18 +69,16 @@ class ProgramCache:
 
         key = "\0".join((line, device.version, *options, source))
         binary = self.load(key)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", cl.CompilerWarning)
-            if binary is not None:
-                try:
-                    known: cl.Program = cl.Program(context, [device], [binary]).build()
-                    return known
-                except cl.Error:
-                    pass  # another build of the same driver version; compile anew
+        if binary is not None:
             try:
-                program: cl.Program = cl.Program(context, source).build(list(options))
-            except cl.Error as error:
-                raise DeviceError(f"a kernel does not compile on {line}: {error}") from error
+                known: cl.Program = cl.Program(context, [device], [binary]).build()
+                return known
+            except cl.Error:
+                pass  # another build of the same driver version; compile anew
+        try:
+            program: cl.Program = cl.Program(context, source).build(list(options))
+        except cl.Error as error:
+            raise DeviceError(f"a kernel does not compile on {line}: {error}") from error
         binaries: Any = program.get_info(cl.program_info.BINARIES)
         self.store(key, binaries[0])
         return program

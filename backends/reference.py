@@ -274,7 +274,7 @@ def pick(
         best = int(usable.argmax())
         result[0] = usable[best].view(np.int32)
         result[1] = best if usable[best] > -np.inf else 0x7FFFFFFF
-        result[2] = np.isnan(row).any()
+        result[2] = (np.isnan(row) | (row == np.inf)).any()
 
 
 def noise_words(key: tuple[int, ...], position: int, n_vocab: int) -> NDArray[np.uint32]:

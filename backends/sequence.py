@@ -6,12 +6,13 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from backends.device import Launch, Replay
+from backends.engine_thread import Args, T
 from backends.errors import BadValue, StrataError
 from backends.plan import Workspace
 from backends.tables import (
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from backends.engine import Engine
 
 UNLIMITED = 2**31 - 1
-Args = ParamSpec("Args")
-T = TypeVar("T")
 
 
 def _on_device(method: Callable[Concatenate[SequenceState, Args], T]) -> Callable[Concatenate[SequenceState, Args], T]:
@@ -117,9 +116,8 @@ class SequenceState:
         self._replay("round", rows).run()
         out = self._device.download(self.work.out, np.int32, OUT_INTS)
         if out[OUT_FLAGS] & FLAG_BAD:
-            raise StrataError(
-                f"the logits of position {out[OUT_BAD_POSITION]} in slot 0 are not numbers: the model's weights or activations overflow"
-            )
+            where = f"position {out[OUT_BAD_POSITION]} in slot 0"
+            raise StrataError(f"the logits of {where} are not numbers: the model's weights or activations overflow, or a bias bans every token")
         return Round(tuple(out[OUT_TOKENS : OUT_TOKENS + out[OUT_COUNT]].tolist()), int(out[OUT_FLAGS]))
 
     @_on_device

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from backends.config import BACKENDS, INSTRUCTIONS, INT_MAX, KV_TYPES, LAUNCHES
+from backends.config import BACKENDS, INSTRUCTIONS, INT_MAX, KERNEL_SHAPES, KV_TYPES, LAUNCHES
 from backends.errors import BadValue
 from strata_cli import grammar
 from strata_cli.grammar import Grammar, refuse
@@ -51,7 +51,12 @@ _MODEL = grammar.word("a GGUF file, or the name of an installed model package", 
 
 VARIABLES: tuple[Variable, ...] = (
     _variable("MODEL", _MODEL, BUNDLED_MODEL, "The model: a GGUF file, or an installed model package."),
-    _variable("BACKEND", grammar.choice(BACKENDS), "auto", "The API that runs the kernels; auto: OpenCL where it can, else NumPy, slowly."),
+    _variable(
+        "BACKEND",
+        grammar.choice(BACKENDS),
+        "auto",
+        "The API that runs the kernels; auto: a CUDA or HIP GPU, the OpenCL CPU runtime, else NumPy, slowly.",
+    ),
     _variable(
         "DEVICE", grammar.word("auto, or a name from `strata devices`", "NAME", none="auto"), "auto", "The device, by its name in `strata devices`."
     ),
@@ -68,13 +73,13 @@ VARIABLES: tuple[Variable, ...] = (
     _variable("LOGIT_BIAS", grammar.BIASES, "(none)", "An amount added to a token's logit; -inf bans the token.", {}),
     _variable("STOP", grammar.STOPS, "(none)", "A text that ends the generation and is left out of it.", ()),
     _variable("IGNORE_EOS", grammar.switch(), "off", "Go on behind the model's end tokens (for measurements)."),
-    _variable("DATA", grammar.folder(exists=True), "(the checkout's data, or share/strata)", "Folder of the data files that come with Strata."),
-    _variable("CACHE", grammar.folder(exists=False, none="off"), "(the platform's cache folder)", "Folder for compiled programs; off: keep none."),
+    _variable("CACHE", grammar.folder("off"), "(the platform's cache folder)", "Folder for compiled programs; off: keep none."),
     _variable("PREFILL_CHUNK", grammar.integer(1, 512), "64", "Prompt rows per submission. Never changes the text."),
     _variable(
         "WORK_GROUPS", grammar.integer(1, 1024, {"auto": None}), "auto", "Work-groups per launch; auto: the device's units. Never changes the text."
     ),
     _variable("INSTRUCTIONS", grammar.choice(INSTRUCTIONS), "auto", "portable: leave the CPU's fast dot products unused. Never changes the text."),
+    _variable("KERNEL_SHAPE", grammar.choice(KERNEL_SHAPES), "auto", "cpu, gpu: run the kernels in that shape. Between shapes the last bits differ."),
     _variable("LAUNCH", grammar.choice(LAUNCHES), "auto", "buffer: insist on command buffers; queue: leave them unused. Never changes the text."),
 )
 BY_NAME = {variable.name: variable for variable in VARIABLES}

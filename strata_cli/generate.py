@@ -146,4 +146,5 @@ def describe(settings: Settings, engine: Engine, request: Request, result: Resul
         "work_groups": config.work_groups,
         "instructions": config.instructions,
         "launch": config.launch,
+        "kernel_shape": config.kernel_shape,
     }

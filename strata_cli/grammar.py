@@ -99,8 +99,8 @@ def word(allowed: str, metavar: str, none: str | None = None) -> Grammar:
     return Grammar(allowed, metavar, parse)
 
 
-def folder(exists: bool, none: str | None = None) -> Grammar:
-    """A folder; one that need not exist yet unless `exists`. `none` is the word for "no folder"."""
+def folder(none: str) -> Grammar:
+    """A folder, which need not exist yet. `none` is the word for "no folder"."""
 
     def parse(text: str) -> str | None:
         if text == none:
@@ -108,13 +108,11 @@ def folder(exists: bool, none: str | None = None) -> Grammar:
         path = os.path.expanduser(text)
         if not path.strip() or "\0" in path:
             raise ValueError
-        if exists and not os.path.isdir(path):
-            raise ValueError("no such folder")
         if os.path.exists(path) and not os.path.isdir(path):
             raise ValueError("not a folder")
         return path
 
-    return Grammar("a folder that exists" if exists else f"a folder, or {none}", "FOLDER", parse)
+    return Grammar(f"a folder, or {none}", "FOLDER", parse)
 
 
 def whole_utf8(text: str) -> str:

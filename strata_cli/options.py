@@ -41,8 +41,7 @@ ITEMS: dict[str, Grammar] = {"logit-bias": BIAS, "stop": STOP}
 class Settings:
     """What the shared flags, the environment and the user config say together.
 
-    model: the GGUF file. config: the engine's part. The rest is the part of each request. data: the folder that STRATA_DATA
-    names, if any.
+    model: the GGUF file. config: the engine's part. The rest is the part of each request.
     """
 
     model: Path
@@ -53,7 +52,6 @@ class Settings:
     logit_bias: Mapping[int, float]
     stop: tuple[str, ...]
     ignore_eos: bool
-    data: str | None
 
     def request(self, seed: int, prompt: str, system: str | None = None, raw: bool = False) -> Request:
         """The request for one prompt under these settings. Raises BadValue."""
@@ -95,6 +93,7 @@ def resolve(flags: Mapping[str, Any], greedy: bool, environ: Mapping[str, str]) 
             work_groups=values["work-groups"],
             instructions=values["instructions"],
             launch=values["launch"],
+            kernel_shape=values["kernel-shape"],
             cache_dir=values["cache"],
         ),
         max_new=values["max-new"],
@@ -103,7 +102,6 @@ def resolve(flags: Mapping[str, Any], greedy: bool, environ: Mapping[str, str]) 
         logit_bias=values["logit-bias"],
         stop=values["stop"],
         ignore_eos=values["ignore-eos"],
-        data=values["data"],
     )
 
 

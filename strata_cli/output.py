@@ -54,7 +54,9 @@ def write_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(*header, box=None, pad_edge=False)
+        table = Table(box=None, pad_edge=False)
+        for index, title in enumerate(header):
+            table.add_column(title, no_wrap=index == 0, overflow="fold")  # names stay whole, values whole but on several lines
         for row in rows:
             table.add_row(*(Text(harmless(cell)) for cell in row))
         Console().print(table)

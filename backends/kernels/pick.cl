@@ -1,6 +1,6 @@
 // The target's own token for every row: logit bias, then argmax of logit + temperature * Gumbel noise (temperature 0: of the logit),
 // ties to the lowest id. `pick` works on shares of the vocabulary, `accept` merges them, accepts drafts and stops.
-#define PARTIAL_INTS 4        // best value (float bits), id, not-a-number seen, 0
+#define PARTIAL_INTS 4        // best value (float bits), id, not-a-number or infinity seen, 0
 
 // The better of two candidates: larger value, then lower id.
 #define BETTER(v, id, best, best_id) ((v) > (best) || ((v) == (best) && (id) < (best_id)))
@@ -26,7 +26,7 @@ KERNEL void pick(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const
     for (int at = begin * 16 + local_id(); at < end * 16; at += CANDIDATES) {
       VI id = LANE_IDS + at;
       VF v = LOAD_AT(logit, at);
-      nan |= (v != v) & (id < (VI)(n_vocab));
+      nan |= ((v != v) | (v == (VF)(INFINITY))) & (id < (VI)(n_vocab));
       if (temperature > 0.0f) {
         VU word[4];
         philox(AS_VU(id) >> 2, (VU)(row[ROW_POSITION] + 1), (uint)slot[SLOT_SEED_LOW], (uint)slot[SLOT_SEED_HIGH], word);

@@ -67,6 +67,7 @@ def test_allowed_requests(given: dict[str, Any]) -> None:
         ("instructions", []),
         ("launch", 1),
         ("cache_dir", 5),
+        ("cache_dir", ""),
         ("cache_dir", "a\0"),
     ],
 )

@@ -153,6 +153,20 @@ def test_context_larger_than_the_models(model: Path) -> None:
         Engine.open(model, DecodeConfig(backend="numpy", ctx=97))
 
 
+def test_a_hopeless_prompt_is_refused_unread(model: Path) -> None:
+    longest = 13  # <|endoftext|>: no token of the tiny vocabulary is longer
+    with Engine.open(model, DecodeConfig(backend="numpy")) as engine, pytest.raises(BadValue, match=r"at least \d+ tokens.*96"):
+        assert max(map(len, engine.tokenizer.tokens)) <= longest
+        engine.session().generate(Request(prompt="a" * (longest * CTX), raw=True))
+
+
+def test_a_system_message_needs_a_template(model: Path) -> None:
+    with Engine.open(model, DecodeConfig(backend="numpy")) as engine:
+        engine.template = None
+        with pytest.raises(BadValue, match="template"):
+            engine.tokenize(Request(prompt="a", system="b"))
+
+
 def test_a_prompt_is_checked_before_loading(model: Path) -> None:
     stages: list[str] = []
     with pytest.raises(BadValue, match="200 tokens"):

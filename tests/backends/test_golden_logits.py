@@ -17,7 +17,7 @@ from tests.golden.make_llama_logits import CASES, RECORDING, weights_hash
 from tests.tiny import write_tiny_llama
 
 TOLERANCE = 1e-4
-BACKENDS = ("opencl", "numpy")
+DEVICES = {"opencl": {"backend": "opencl"}, "opencl-gpu-shape": {"backend": "opencl", "kernel_shape": "gpu"}, "numpy": {"backend": "numpy"}}
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +55,10 @@ def test_recording_holds_the_cases(recorded: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_logits_equal_transformers(backend: str, name: str, model: Callable[[str], Path], recorded: dict[str, Any], cache_dir: str) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_logits_equal_transformers(device: str, name: str, model: Callable[[str], Path], recorded: dict[str, Any], cache_dir: str) -> None:
     """Against transformers with keys and values rounded to float16 where the KV cache rounds them."""
-    engine = Engine.open(model(name), DecodeConfig(backend=backend, cache_dir=cache_dir))
+    engine = Engine.open(model(name), DecodeConfig(cache_dir=cache_dir, **DEVICES[device]))
     ids, positions = recorded[f"{name}/ids"].tolist(), recorded[f"{name}/positions"]
     found = {chunk: engine.session().logits(ids, chunk=chunk) for chunk in (8, 1)}
     engine.close()
@@ -67,15 +67,14 @@ def test_logits_equal_transformers(backend: str, name: str, model: Callable[[str
         error = np.abs(logits[positions].astype(np.float64) - recorded[f"{name}/half"])
         row, token = np.unravel_index(np.argmax(error), error.shape)
         assert error.max() <= TOLERANCE, f"windows of {chunk}: off by {error.max():.2e} at position {positions[row]}, token {token}"
-    if backend != "numpy":  # its sums depend on how many rows there are
-        assert np.array_equal(found[8].view(np.int32), found[1].view(np.int32)), "windows of 8 and of 1 give different bits"
+    assert np.array_equal(found[8].view(np.int32), found[1].view(np.int32)), "windows of 8 and of 1 give different bits"
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_float16_cache_is_the_only_loss(backend: str, model: Callable[[str], Path], recorded: dict[str, Any], cache_dir: str) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_float16_cache_is_the_only_loss(device: str, model: Callable[[str], Path], recorded: dict[str, Any], cache_dir: str) -> None:
     """Against transformers without any rounding: only the f16 KV cache may show."""
     name = "tied-gqa2-head16"
-    engine = Engine.open(model(name), DecodeConfig(backend=backend, cache_dir=cache_dir))
+    engine = Engine.open(model(name), DecodeConfig(cache_dir=cache_dir, **DEVICES[device]))
     logits = engine.session().logits(recorded[f"{name}/ids"].tolist())[recorded[f"{name}/positions"]]
     engine.close()
     lost = np.abs(recorded[f"{name}/half"] - recorded[f"{name}/full"]).max()

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from backends import reference_math
 from backends.kernels.source import kernel_source
 
-pytestmark = pytest.mark.filterwarnings("ignore:Non-empty compiler output")
-
 # counter, key, words: Random123's kat_vectors for philox4x32, 10 rounds.
 KNOWN = [
     ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),

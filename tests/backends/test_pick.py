@@ -115,7 +115,7 @@ def test_bias(engine: Engine) -> None:
     assert pick(engine, logits, rules=Rules(ctx=128, temperature=2.0, seed=4, biases=banned))[0].tokens == (33,)
 
 
-@pytest.mark.parametrize("bad", [np.nan, -np.inf])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_rows_that_are_not_numbers(engine: Engine, bad: float, temperature: float) -> None:
     logits = np.full((1, VOCAB), bad, np.float32)

@@ -15,7 +15,7 @@ if __name__ == "__main__":
     install(Script(pieces=["some text\n"], endless=bool(mode)))
     if mode == "--stuck":  # a device that never comes to an end
         forever = threading.Event()
-        threading.Thread(target=forever.wait).start()
+        threading.Thread(target=forever.wait, args=(120,)).start()  # not so long that a failing test would hang
         Engine.close = lambda self: forever.wait() and None  # type: ignore[method-assign]
     sys.argv[1:] = arguments
     sys.exit(main())

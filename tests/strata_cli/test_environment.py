@@ -25,11 +25,11 @@ MALFORMED = {
     "STRATA_LOGIT_BIAS": ["5", "=1", "5=", "-1=2", "5=nan", "5=inf", "5=1e10", "5=1,5=2", "5=1,", "a=1", "9999999999=1"],
     "STRATA_STOP": ["[", '[""]', "[1]", '["a"', "[" * 100_000],
     "STRATA_IGNORE_EOS": ["maybe", "ON", "2"],
-    "STRATA_DATA": ["/nowhere/at/all"],
     "STRATA_CACHE": ["setup.cfg"],
     "STRATA_PREFILL_CHUNK": ["0", "513", "auto"],
     "STRATA_WORK_GROUPS": ["0", "1025"],
     "STRATA_INSTRUCTIONS": ["vnni"],
+    "STRATA_KERNEL_SHAPE": ["tpu", "GPU"],
     "STRATA_LAUNCH": ["persistent"],
 }
 
@@ -85,7 +85,7 @@ def test_unknown_names_warn_with_the_nearest(cli: Cli) -> None:
 def test_defaults_are_the_engines() -> None:
     config, request = DecodeConfig(), Request(prompt="hi")
     values = {variable.key: variable.value for variable in VARIABLES}
-    for key in ("backend", "device", "kv", "ctx", "prefill-chunk", "work-groups", "instructions", "launch"):
+    for key in ("backend", "device", "kv", "ctx", "prefill-chunk", "work-groups", "instructions", "launch", "kernel-shape"):
         assert values[key] == getattr(config, key.replace("-", "_")), key
     for key in ("max-new", "temperature", "seed", "logit-bias", "stop", "ignore-eos"):
         assert values[key] == getattr(request, key.replace("-", "_")), key

@@ -76,6 +76,7 @@ def test_json(cli: Cli) -> None:
         "work_groups": None,
         "instructions": "auto",
         "launch": "auto",
+        "kernel_shape": "auto",
     }
 
 

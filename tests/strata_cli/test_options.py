@@ -63,7 +63,7 @@ def test_aliases(cli: Cli, ctx: str, max_new: str, temperature: str) -> None:
         ("--logit-bias", "-5=1"),
         ("--logit-bias", "1=2,3=4"),
         ("--stop", ""),
-        ("--backend", "cuda"),
+        ("--backend", "metal"),
         ("--device", " "),
         ("--kv", "f32"),
     ],

@@ -24,10 +24,17 @@ Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
 
-@pytest.fixture(scope="module", params=["opencl", "opencl-portable", "numpy"])
+DEVICES = {
+    "opencl": {"backend": "opencl"},
+    "opencl-portable": {"backend": "opencl", "instructions": "portable"},
+    "opencl-gpu-shape": {"backend": "opencl", "kernel_shape": "gpu"},
+    "numpy": {"backend": "numpy"},
+}
+
+
+@pytest.fixture(scope="module", params=list(DEVICES))
 def device(request: pytest.FixtureRequest, cache_dir: str) -> Device:
-    backend, _, portable = request.param.partition("-")
-    return open_device(DecodeConfig(backend=backend, instructions=portable or "auto", cache_dir=cache_dir), [])
+    return open_device(DecodeConfig(cache_dir=cache_dir, **DEVICES[request.param]), [])
 
 
 def random_bytes(type_name: str, rows: int, columns: int, rng: np.random.Generator) -> Bytes:
@@ -120,7 +127,7 @@ def run_matvec(device: Device, matrix: Matrix, x: Floats, y: Floats, tile: int, 
     work = workspace(device, matrix.columns, y.shape[1], len(x), groups)
     wide = np.pad(x, ((0, 0), (0, 16)), constant_values=1e9)
     source, out = device.put(wide), device.put(y)
-    device.record([work.matvec(matrix, source, wide.shape[1], out, y.shape[1], tile, mode=mode, y_block=y_block)]).run()
+    device.record(work.matvec(matrix, source, wide.shape[1], out, y.shape[1], tile, mode=mode, y_block=y_block)).run()
     found: Floats = device.download(out, np.float32, y.size).reshape(y.shape)
     return found
 

@@ -1,0 +1,285 @@
+"""NVIDIA and AMD GPUs through CuPy: the kernels in GPU shape, in the CUDA dialect, which HIP shares.
+
+The kernels do not go through CuPy's RawModule: it adds -ftz=true to the compiler's options, and flushed subnormals are other bits than
+every other device gives. Its compiler binding is called directly instead, and programs are kept in our own cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from backends.cuda_driver import cupy_hint, wheel_for
+from backends.device import Device, KernelSpec, Launch, Replay
+from backends.errors import DeviceError
+from backends.kernels.source import kernel_source
+from backends.program_cache import ProgramCache
+
+GROUP = 128
+HEADERS = ("tables.h", "lanes.h")
+BASE_DOT, BYTE_DOT = 3, 4  # kernels/dot.h
+BYTE_DOT_FROM = 61  # compute capability with dp4a
+CUDA_13_FROM = 75  # compute capability below which CUDA 13 compiles nothing
+# A fused multiply-add is only what the text calls fma; nothing is flushed; every division and root is rounded correctly.
+NVRTC_OPTIONS = ("--std=c++14", "-DLANES=1", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
+HIPRTC_OPTIONS = ("-std=c++14", "-DLANES=1", "-ffp-contract=off", "-fno-fast-math")
+
+
+def load_cupy() -> Any:
+    """The cupy module. Raises DeviceError, which says which wheel is missing."""
+    try:
+        return importlib.import_module("cupy")  # slow, and not part of a plain install
+    except ImportError as error:
+        raise DeviceError(f"CuPy cannot be imported ({_first_line(error)}); {cupy_hint()}") from error
+
+
+def cuda_devices(cupy: Any) -> list[tuple[str, dict[str, Any]]]:
+    """(name, properties) of the GPUs that CuPy sees: cuda/0, cuda/1, ... or hip/0, ... Raises DeviceError without a driver."""
+    runtime = cupy.cuda.runtime
+    api = "hip" if runtime.is_hip else "cuda"
+    try:
+        return [(f"{api}/{i}", runtime.getDeviceProperties(i)) for i in range(runtime.getDeviceCount())]
+    except RuntimeError as error:
+        raise DeviceError(f"CuPy finds no {api.upper()} driver ({error}); {cupy_hint()}") from error
+
+
+def model_name(properties: dict[str, Any]) -> str:
+    """What the maker calls the device."""
+    return _text(properties["name"])
+
+
+def architecture(cupy: Any, properties: dict[str, Any]) -> str:
+    """sm_86 and the like, or AMD's gfx name."""
+    return _text(properties["gcnArchName"]) if cupy.cuda.runtime.is_hip else f"sm_{properties['major']}{properties['minor']}"
+
+
+def driver_line(cupy: Any) -> str:
+    """The driver's and the compiler's versions."""
+    runtime, compiler = cupy.cuda.runtime, ".".join(map(str, cupy.cuda.nvrtc.getVersion()))
+    version = runtime.driverGetVersion()
+    if runtime.is_hip:
+        return f"HIP {version}, hiprtc {compiler}"
+    return f"CUDA {version // 1000}.{version % 1000 // 10}, NVRTC {compiler}"
+
+
+def _text(value: Any) -> str:
+    return (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip()
+
+
+class CudaBuffer:
+    """Device memory; pointer: CuPy's, which holds it."""
+
+    __slots__ = ("nbytes", "pointer")
+
+    def __init__(self, pointer: Any, nbytes: int) -> None:
+        self.pointer, self.nbytes = pointer, nbytes
+
+
+class StreamReplay(Replay):
+    """Launches one by one through the in-order stream."""
+
+    kind = "queue"
+
+    def __init__(self, launches: Sequence[Launch], device: CudaDevice, functions: Sequence[Any]) -> None:
+        super().__init__(launches)
+        self._device = device
+        self._calls = [(function, (launch.groups,), _arguments(launch)) for function, launch in zip(functions, launches, strict=True)]
+
+    def run(self) -> None:
+        with self._device.calls() as stream:
+            self.submit(stream)
+
+    def submit(self, stream: Any) -> None:
+        """Puts the launches on the stream."""
+        for function, grid, args in self._calls:
+            function(grid, (GROUP,), args, 0, stream)
+
+
+class GraphReplay(Replay):
+    """All launches in one CUDA graph, captured from the stream: a round is one submission."""
+
+    kind = "CUDA graph"
+
+    def __init__(self, launches: Sequence[Launch], device: CudaDevice, graph: Any) -> None:
+        super().__init__(launches)
+        self._device, self._graph = device, graph
+
+    def run(self) -> None:
+        with self._device.calls() as stream:
+            self._graph.launch(stream)
+
+
+def _arguments(launch: Launch) -> tuple[Any, ...]:
+    # CuPy takes a Python number for 64 bits.
+    return tuple(np.uint64(a.pointer.ptr) if isinstance(a, CudaBuffer) else np.int32(a) if isinstance(a, int) else np.float32(a) for a in launch.args)
+
+
+class CudaDevice(Device):
+    """One GPU. cupy: the module. instructions: "portable" leaves the byte dot product unused."""
+
+    def __init__(
+        self,
+        cupy: Any,
+        name: str,
+        properties: dict[str, Any],
+        instructions: str = "auto",
+        cache_dir: str | None = None,
+        notices: list[str] | None = None,
+    ) -> None:
+        self._cupy, self.name = cupy, name
+        self._hip: bool = cupy.cuda.runtime.is_hip
+        self._architecture = architecture(cupy, properties)
+        self._capability = 0 if self._hip else 10 * properties["major"] + properties["minor"]
+        self.units: int = properties["multiProcessorCount"]
+        self.lanes, self.group = 1, GROUP
+        self.dot = BYTE_DOT if self._capability >= BYTE_DOT_FROM and instructions == "auto" else BASE_DOT
+        self._cache = ProgramCache(cache_dir, notices)
+        self._modules: dict[tuple[Any, ...], Any] = {}
+        self._building: dict[tuple[Any, ...], threading.Lock] = {}
+        self._lock = threading.Lock()
+        try:
+            self._nvrtc_version: tuple[int, ...] = tuple(cupy.cuda.nvrtc.getVersion())
+            self.line = f"{self.api} {name}: {model_name(properties)} ({self.units} units, {self._architecture}, {driver_line(cupy)})"
+            self._device = cupy.cuda.Device(int(name.rpartition("/")[2]))
+            with self._device:
+                self._stream = cupy.cuda.Stream(non_blocking=True)
+        except (RuntimeError, ImportError, OSError) as error:
+            raise DeviceError(f"device {name} cannot be opened: {_first_line(error)}; {cupy_hint()}") from error
+        if not self._hip and self._capability < CUDA_13_FROM and self._nvrtc_version[0] >= 13:
+            raise DeviceError(
+                f"device {name}, {model_name(properties)}, is older than CUDA {self._nvrtc_version[0]} knows; {wheel_for(self._capability)}"
+            )
+
+    @property
+    def api(self) -> str:
+        """The backend's name: cuda or hip."""
+        return "hip" if self._hip else "cuda"
+
+    @contextmanager
+    def calls(self) -> Iterator[Any]:
+        """Makes the device this thread's, gives its stream and names the device in what fails."""
+        try:
+            with self._device, self._stream:
+                yield self._stream
+        except RuntimeError as error:  # all of CuPy's errors but those of memory
+            raise DeviceError(f"device {self.name} failed: {_first_line(error)}; if it goes on failing, the driver needs a restart") from error
+
+    def alloc(self, nbytes: int) -> CudaBuffer:
+        nbytes = max(nbytes, 64)
+        try:
+            with self.calls() as stream:
+                pointer = self._cupy.cuda.alloc(nbytes)
+                pointer.memset_async(0, nbytes, stream)
+        except MemoryError as error:
+            raise DeviceError(f"device {self.name}: {self._no_room(nbytes)}; a smaller --ctx or model needs less") from error
+        return CudaBuffer(pointer, nbytes)
+
+    def upload(self, buffer: CudaBuffer, array: NDArray[Any], offset: int = 0) -> None:
+        data = np.ascontiguousarray(array)
+        with self.calls() as stream:
+            (buffer.pointer + offset).copy_from_host_async(ctypes.c_void_p(data.ctypes.data), data.nbytes, stream)
+            stream.synchronize()  # the copy may still read the array
+
+    def download(self, buffer: CudaBuffer, dtype: DTypeLike, count: int, offset: int = 0) -> NDArray[Any]:
+        out = np.empty(count, dtype)
+        with self.calls() as stream:
+            (buffer.pointer + offset).copy_to_host_async(ctypes.c_void_p(out.ctypes.data), out.nbytes, stream)
+            stream.synchronize()
+        return out
+
+    def compile(self, specs: Sequence[KernelSpec]) -> None:
+        for spec in specs:
+            self._function(spec)
+
+    def record(self, launches: Sequence[Launch], style: str = "auto") -> Replay:
+        replay = StreamReplay(launches, self, [self._function(launch.spec) for launch in launches])
+        if style == "queue":
+            return replay
+        try:
+            return GraphReplay(launches, self, self._captured(replay))
+        except DeviceError as error:
+            if style == "buffer":
+                raise DeviceError(f"launch=buffer: device {self.name} records no graphs ({error}); launch=queue or auto") from error
+            return replay
+
+    def finish(self) -> None:
+        with self.calls() as stream:
+            stream.synchronize()
+
+    def _captured(self, replay: StreamReplay) -> Any:
+        with self.calls() as stream:
+            stream.begin_capture()
+            try:
+                replay.submit(stream)
+            except BaseException:
+                stream.end_capture()
+                raise
+            return stream.end_capture()
+
+    def _no_room(self, nbytes: int) -> str:
+        try:
+            with self._device:
+                free, total = self._cupy.cuda.runtime.memGetInfo()
+        except RuntimeError:
+            return f"no room for {_mebibytes(nbytes)} more"
+        return f"no room for {_mebibytes(nbytes)} more: {_mebibytes(free)} of {_mebibytes(total)} are free"
+
+    def _function(self, spec: KernelSpec) -> Any:
+        key = (spec.op, spec.headers, spec.constants)
+        with self._lock:
+            lock = self._building.setdefault(key, threading.Lock())
+        with lock, self.calls():
+            if key not in self._modules:
+                module = self._cupy.cuda.Module()
+                module.load(self._code(spec))
+                self._modules[key] = module
+            return self._modules[key].get_function(spec.kernel)
+
+    def _code(self, spec: KernelSpec) -> bytes:
+        """The program as machine code, from the cache or compiled."""
+        source = kernel_source([*HEADERS, *spec.headers, f"{spec.op}.cl"], "cuda")
+        target, is_machine_code = self._target()
+        defines = [f"-D{name}={value}" for name, value in (("GROUP", GROUP), ("DOT", self.dot), *spec.constants)]
+        options = (*(HIPRTC_OPTIONS if self._hip else NVRTC_OPTIONS), *defines, *target)
+        key = "\0".join((self.line, *options, source))
+        code = self._cache.load(key)
+        if code is None:
+            code = self._compiled(f"{spec.op}.cu", source, options, is_machine_code)
+            self._cache.store(key, code)
+        return code
+
+    def _target(self) -> tuple[tuple[str, ...], bool]:
+        """The compiler's option for this device, and whether machine code comes of it: a device newer than the compiler gets PTX."""
+        if self._hip:
+            return (f"--offload-arch={self._architecture}",), False  # hiprtc hands out machine code where NVRTC does PTX
+        newest = 90 if self._nvrtc_version < (12, 8) else 120 if self._nvrtc_version < (12, 9) else 121
+        if self._capability <= newest:
+            return (f"--gpu-architecture=sm_{self._capability}",), True
+        return (f"--gpu-architecture=compute_{newest}",), False
+
+    def _compiled(self, file: str, source: str, options: tuple[str, ...], is_machine_code: bool) -> bytes:
+        nvrtc = self._cupy.cuda.nvrtc
+        program = nvrtc.createProgram(source, file, (), ())
+        try:
+            nvrtc.compileProgram(program, options)
+            code: bytes = nvrtc.getCUBIN(program) if is_machine_code else nvrtc.getPTX(program)
+            return code
+        except RuntimeError as error:
+            raise DeviceError(f"a kernel does not compile on {self.line}: {nvrtc.getProgramLog(program).strip() or error}") from error
+        finally:
+            nvrtc.destroyProgram(program)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _mebibytes(nbytes: int) -> str:
+    return f"{nbytes / 2**20:.0f} MiB"

@@ -1,0 +1,310 @@
+"""CUDA text and host side on the emulator (tests/cuda_emulator): the same bits as the OpenCL CPU runtime in GPU shape, and clear errors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import backends.cuda
+import backends.cuda_driver
+from backends.config import DecodeConfig, Request
+from backends.cuda import BASE_DOT, BYTE_DOT, CudaDevice, cuda_devices
+from backends.device import KernelSpec, Launch
+from backends.devices import list_devices, missing, open_device
+from backends.engine import Engine
+from backends.errors import BadValue, DeviceError
+from backends.kernels.source import kernel_source
+from tests.cuda_emulator.compiler import system_compiler
+from tests.cuda_emulator.fake_cupy import CUDARuntimeError, FakeCupy, Module, Stream
+from tests.tiny import write_tiny_llama
+
+pytestmark = pytest.mark.skipif(system_compiler() is None, reason="needs a C++ compiler")
+
+MODELS = {
+    "q4_1": {"weight_type": "Q4_1", "embd_type": "Q8_0"},
+    "q4_0 head 32": {"weight_type": "Q4_0", "n_head": 2, "n_head_kv": 1, "head_dim": 32},
+    "f32 head 64": {"weight_type": "F32", "n_embd": 128, "n_head": 2, "n_head_kv": 1, "head_dim": 64},
+}
+CTX = 160
+IDS = [int(i) for i in np.random.default_rng(5).integers(3, 96, 75)]  # over a KV block's edge
+
+
+def use(monkeypatch: pytest.MonkeyPatch, cupy: FakeCupy) -> FakeCupy:
+    """Lets everything find this CuPy."""
+    monkeypatch.setattr(backends.cuda, "load_cupy", lambda: cupy)
+    return cupy
+
+
+def device_on(cupy: FakeCupy, instructions: str = "auto", index: int = 0) -> CudaDevice:
+    name, properties = cuda_devices(cupy)[index]
+    return CudaDevice(cupy, name, properties, instructions)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, cache_dir: str) -> FakeCupy:
+    return use(monkeypatch, FakeCupy(cache=Path(cache_dir)))
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_llama(tmp_path_factory.mktemp("emulated") / "tiny.gguf", ctx=CTX, seed=6, **MODELS[request.param])
+
+
+@pytest.fixture
+def engine(model: Path, fake: FakeCupy) -> Iterator[Engine]:
+    with Engine.open(model, DecodeConfig(backend="cuda")) as engine:
+        engine.wait_wide()
+        yield engine
+
+
+def generated(engine: Engine, **settings: object) -> tuple[int, ...]:
+    session = engine.session()
+    for _ in session.generate(Request(token_ids=tuple(IDS[:20]), max_new=24, ignore_eos=True, **settings)):  # type: ignore[arg-type]
+        pass
+    assert session.result is not None
+    return session.result.token_ids
+
+
+def test_the_same_bits_as_opencl_in_gpu_shape(engine: Engine, model: Path, fake: FakeCupy, cache_dir: str) -> None:
+    found = engine.session().logits(IDS)
+    assert np.array_equal(found.view(np.int32), engine.session().logits(IDS, chunk=1).view(np.int32))
+    assert fake.graphs > 0
+    with Engine.open(model, DecodeConfig(backend="opencl", kernel_shape="gpu", cache_dir=cache_dir)) as opencl:
+        opencl.wait_wide()
+        assert np.array_equal(found.view(np.int32), opencl.session().logits(IDS).view(np.int32))
+        for settings in ({}, {"temperature": 0.9, "seed": 3}, {"logit_bias": {7: 2.5}}):
+            assert generated(engine, **settings) == generated(opencl, **settings)
+    with Engine.open(model, DecodeConfig(backend="numpy")) as numpy:
+        reference = numpy.session().logits(IDS)
+    assert np.abs(found - reference).max() < 0.05 * np.abs(reference).max()
+
+
+@pytest.mark.parametrize(
+    "arm",
+    [{"reverse": True}, {"sanitize": True}, {"capabilities": ((6, 0),)}, {"is_hip": True}],
+    ids=["threads and blocks in reverse", "checks of bounds", "no byte dot product", "HIP's options and queue"],
+)
+def test_what_changes_no_bit(engine: Engine, model: Path, cache_dir: str, arm: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = engine.session().logits(IDS)
+    other = use(monkeypatch, FakeCupy(cache=Path(cache_dir), **arm))  # type: ignore[arg-type]
+    with Engine.open(model, DecodeConfig(backend="hip" if other.is_hip else "cuda")) as changed:
+        changed.wait_wide()
+        assert np.array_equal(expected.view(np.int32), changed.session().logits(IDS).view(np.int32))
+    assert (other.graphs == 0) == other.is_hip
+
+
+def test_half_conversion_is_exact(cache_dir: str) -> None:
+    """All halves to float; floats around every rounding case to half. NaNs stay NaNs."""
+    text = kernel_source(["lanes.h"], "cuda") + (
+        "KERNEL void widen(const half *in, float *out, int n) { for (int i = local_id(); i < n; i += GROUP) out[i] = load_half(i, in); }\n"
+        "KERNEL void narrow(const float *in, half *out, int n) { for (int i = local_id(); i < n; i += GROUP) store_half(in[i], i, out); }\n"
+    )
+    fake = FakeCupy(cache=Path(cache_dir))
+    module = Module(fake)
+    module.load(fake.cuda.nvrtc._library(text, ["-DGROUP=64", "-DHALF_BY_INTEGERS"]))
+    stream = Stream(fake, True)
+
+    def run(name: str, array: np.ndarray, out: np.ndarray) -> np.ndarray:
+        module.get_function(name)((1,), (64,), (np.uint64(array.ctypes.data), np.uint64(out.ctypes.data), np.int32(array.size)), 0, stream)
+        stream.synchronize()
+        return out
+
+    halves = np.arange(65536, dtype=np.uint16)
+    expected = halves.view(np.float16).astype(np.float32)
+    widened = run("widen", halves, np.empty(65536, np.float32))
+    number = ~np.isnan(expected)
+    assert np.array_equal(widened.view(np.int32)[number], expected.view(np.int32)[number])
+    assert np.isnan(widened[~number]).all()
+    # Each half, the middles between neighbours, and a last place to both sides of those; float subnormals; random bits.
+    finite = np.sort(np.unique(expected[np.isfinite(expected)]))
+    points = np.concatenate([finite, (finite[1:] + finite[:-1]) / 2, [65519.996, 65520.0, 65536.0, 1e-45, 1e-39]]).astype(np.float32)
+    points = np.concatenate([points, -points])
+    random = np.random.default_rng(0).integers(0, 2**32, 200_000, np.uint32).view(np.float32)
+    values = np.concatenate([points, np.nextafter(points, np.float32(np.inf)), np.nextafter(points, np.float32(-np.inf)), random])
+    values = np.concatenate([values, np.array([0.0, -0.0, np.inf, -np.inf, np.nan], np.float32)])
+    narrowed = run("narrow", values, np.empty(values.size, np.uint16))
+    with np.errstate(over="ignore"):
+        wanted = values.astype(np.float16)
+    number = ~np.isnan(values)
+    assert np.array_equal(narrowed[number], wanted.view(np.uint16)[number])
+    assert np.isnan(narrowed.view(np.float16)[~number]).all()
+
+
+def test_the_byte_dot_product_is_exact(cache_dir: str) -> None:
+    """DOT 4 and plain products, on every pair of extreme bytes."""
+    text = kernel_source(["lanes.h", "dot.h"], "cuda") + (
+        "KERNEL void dots(const int *sum, const uint *w, const uint *x, int *out) { int i = local_id(); out[i] = DOT4(sum[i], w[i], x[i]); }\n"
+    )
+    rng = np.random.default_rng(1)
+    w, x = rng.choice([0, 1, 15, 127, 128, 255], (64, 4)).astype(np.uint8), rng.choice([-127, -1, 0, 1, 127], (64, 4)).astype(np.int8)
+    sums = rng.integers(-1000, 1000, 64).astype(np.int32)
+    wanted = sums + (w.astype(np.int32) * x).sum(1)
+    fake = FakeCupy(cache=Path(cache_dir))
+    for dot in (BASE_DOT, BYTE_DOT):
+        module, stream, out = Module(fake), Stream(fake, True), np.zeros(64, np.int32)
+        module.load(fake.cuda.nvrtc._library(text, ["-DGROUP=64", f"-DDOT={dot}"]))
+        module.get_function("dots")((1,), (64,), tuple(np.uint64(a.ctypes.data) for a in (sums, w, x, out)), 0, stream)
+        stream.synchronize()
+        assert np.array_equal(out, wanted)
+
+
+def test_a_barrier_that_not_all_threads_reach_is_found(cache_dir: str) -> None:
+    text = kernel_source(["lanes.h"], "cuda") + "KERNEL void apart(int n) { if (local_id() < n) BARRIER(); }\n"
+    fake = FakeCupy(cache=Path(cache_dir))
+    module, stream = Module(fake), Stream(fake, True)
+    module.load(fake.cuda.nvrtc._library(text, ["-DGROUP=64"]))
+    module.get_function("apart")((1,), (64,), (np.int32(64),), 0, stream)
+    stream.synchronize()
+    module.get_function("apart")((1,), (64,), (np.int32(63),), 0, stream)
+    with pytest.raises(CUDARuntimeError, match="barrier"):
+        stream.synchronize()
+
+
+def test_memory(fake: FakeCupy) -> None:
+    """Buffers start as zeros, copies take any offset, an array may change once it is uploaded, memory comes back."""
+    device = device_on(fake)
+    assert not device.download(device.zeros(1000), np.float32, 1000).any()
+    buffer, array = device.alloc(4096), np.arange(100, dtype=np.int32)
+    device.upload(buffer, array, 128)
+    array[:] = 0
+    assert device.download(buffer, np.int32, 100, 128).tolist() == list(range(100))
+    before = fake.used
+    del buffer
+    assert fake.used == before - 4096
+
+
+def test_out_of_memory_says_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = device_on(use(monkeypatch, FakeCupy(memory=100 << 20)))
+    held = device.alloc(60 << 20)
+    with pytest.raises(DeviceError, match=r"cuda/0: no room for 80 MiB more: 40 MiB of 100 MiB are free; a smaller --ctx"):
+        device.alloc(80 << 20)
+    assert held.nbytes == 60 << 20
+
+
+def test_launch_styles(fake: FakeCupy) -> None:
+    device = device_on(fake)
+    launches = [Launch(KernelSpec("pick", "accept"), (*(device.zeros(64) for _ in range(5)), 0, device.zeros(64)), 1)]
+    assert [device.record(launches, style).kind for style in ("auto", "buffer", "queue")] == ["CUDA graph", "CUDA graph", "queue"]
+    fake.faults.add("begin_capture")
+    assert device.record(launches).kind == "queue"
+    with pytest.raises(DeviceError, match="launch=buffer: device cuda/0 records no graphs"):
+        device.record(launches, "buffer")
+
+
+def test_arguments_of_the_wrong_kind_are_found(fake: FakeCupy) -> None:
+    """By the emulator: a driver would run the kernel on rubbish."""
+    device = device_on(fake)
+    with pytest.raises(DeviceError, match="pick"):
+        device.record([Launch(KernelSpec("pick", "pick"), (1.0, 2), 1)], "buffer").run()
+
+
+def test_a_lost_device(fake: FakeCupy) -> None:
+    device = device_on(fake)
+    fake.faults.add("synchronize")
+    for call in (device.finish, lambda: device.download(device.zeros(4), np.float32, 4)):
+        with pytest.raises(DeviceError, match=r"device cuda/0 failed: cudaErrorUnknown.*driver"):
+            call()
+
+
+def test_a_kernel_that_does_not_compile(fake: FakeCupy) -> None:
+    fake.faults.add("nvrtc")
+    with pytest.raises(DeviceError, match=r"does not compile on cuda cuda/0: Emulated GPU.*embed\.cl\(3\)"):
+        device_on(fake).compile([KernelSpec("pick", "pick")])
+
+
+def test_programs_are_kept(tmp_path: Path, fake: FakeCupy) -> None:
+    name, properties = cuda_devices(fake)[0]
+    for _ in range(2):
+        CudaDevice(fake, name, properties, cache_dir=str(tmp_path)).compile([KernelSpec("pick", "pick")])
+        assert len(list(tmp_path.iterdir())) == 1
+        fake.faults.add("nvrtc")  # what is kept is not compiled again
+
+
+def test_instructions(fake: FakeCupy) -> None:
+    assert (device_on(fake).dot, device_on(fake, "portable").dot) == (BYTE_DOT, BASE_DOT)
+    assert device_on(FakeCupy(capabilities=((6, 0),))).dot == BASE_DOT
+
+
+def test_old_cards_need_the_older_wheel() -> None:
+    assert device_on(FakeCupy(capabilities=((7, 0),))).dot == BYTE_DOT
+    with pytest.raises(DeviceError, match=r"Emulated GPU, is older than CUDA 13 knows; .*cuda12"):
+        device_on(FakeCupy(capabilities=((7, 0),), nvrtc_version=(13, 0)))
+
+
+def test_a_card_newer_than_the_compiler_gets_ptx() -> None:
+    assert device_on(FakeCupy(capabilities=((12, 0),), nvrtc_version=(12, 4)))._target() == (("--gpu-architecture=compute_90",), False)
+    assert device_on(FakeCupy(capabilities=((12, 0),)))._target() == (("--gpu-architecture=sm_120",), True)
+
+
+def test_choosing(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, FakeCupy(capabilities=((8, 6), (9, 0))))
+    notices: list[str] = []
+    assert open_device(DecodeConfig(), notices).name == "cuda/0"
+    assert notices.pop().startswith("running on cuda/0: no GPU has tested this version")
+    assert open_device(DecodeConfig(device="cuda/1"), notices).name == "cuda/1"
+    assert open_device(DecodeConfig(backend="cuda", device="cuda/1"), notices).line.startswith("cuda cuda/1: Emulated GPU (4 units, sm_90, ")
+    assert open_device(DecodeConfig(device="cpu"), notices).name == "cpu"
+    assert open_device(DecodeConfig(backend="opencl"), notices).name == "cpu"
+    assert open_device(DecodeConfig(backend="numpy"), notices).name == "numpy"
+    assert open_device(DecodeConfig(kernel_shape="cpu"), notices).name == "cpu"
+    for config, message in (
+        (DecodeConfig(backend="cuda", device="cuda/2"), r"'cuda/2' is not allowed with backend cuda; allowed: cuda/0, cuda/1"),
+        (DecodeConfig(device="cuda/2"), r"'cuda/2' is not allowed"),
+        (DecodeConfig(backend="cuda", device="cpu"), r"'cpu' is not allowed with backend cuda"),
+        (DecodeConfig(backend="cuda", kernel_shape="cpu"), r"kernel_shape"),
+    ):
+        with pytest.raises(BadValue, match=message):
+            open_device(config, notices)
+    with pytest.raises(DeviceError, match="no hip device"):
+        open_device(DecodeConfig(backend="hip"), notices)
+    assert notices == []
+
+
+def test_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, FakeCupy(capabilities=((8, 6), (6, 0))))
+    found = list_devices()
+    assert [(info.name, info.backend, info.default) for info in found[:3]] == [
+        ("cuda/0", "cuda", True),
+        ("cuda/1", "cuda", False),
+        ("cpu", "opencl", False),
+    ]
+    assert [info.details["fast dot"] for info in found[:2]] == ["dp4a", "portable"]
+    assert (found[0].driver, found[0].memory) == ("CUDA 12.9, NVRTC 12.9", 1 << 30)
+
+
+def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a card is there but not usable, a notice says why `auto` runs elsewhere; where there is none, nothing is said."""
+    use(monkeypatch, FakeCupy(faults={"getDeviceCount"}))
+    with pytest.raises(DeviceError, match=r"CuPy finds no CUDA driver \(cudaErrorUnknown"):
+        open_device(DecodeConfig(backend="cuda"), [])
+    for cards, said in ((None, 0), ((12040, (86,)), 1)):
+        monkeypatch.setattr(backends.cuda_driver, "nvidia_cards", lambda cards=cards: cards)
+        monkeypatch.setattr(backends.cuda_driver, "amd_driver", lambda: False)
+        notices: list[str] = []
+        assert open_device(DecodeConfig(), notices).name == "cpu"
+        assert (len(notices), len(missing())) == (said, said)
+        assert list_devices()[0].name == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("cards", "amd", "hint"),
+    [
+        ((12090, (60, 86)), False, r"before Turing \(Pascal, Volta\).*cupy-cuda12x"),
+        ((12090, (86,)), False, r"cupy-cuda12x"),
+        ((13000, (86,)), False, r"cupy-cuda13x"),
+        (None, True, r"cupy-rocm-7-0"),
+        (None, False, r"NVIDIA driver .*cuda12x.*cuda13x.*rocm"),
+    ],
+)
+def test_no_cupy_says_which_wheel(cards: tuple[int, tuple[int, ...]] | None, amd: bool, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr(backends.cuda_driver, "nvidia_cards", lambda: cards)
+    monkeypatch.setattr(backends.cuda_driver, "amd_driver", lambda: amd)
+    with pytest.raises(DeviceError, match=rf"CuPy cannot be imported.*{hint}"):
+        open_device(DecodeConfig(backend="cuda"), [])
+    assert [line for line in missing() if "CuPy" in line] == missing()
+    assert bool(missing()) == bool(cards or amd)

@@ -1,0 +1,302 @@
+"""The part of CuPy that backends/cuda.py calls, over the emulator: `FakeCupy()` is the module.
+
+A stream runs nothing before it is synchronised, as a driver may, so that a host which does not wait reads old data. Memory lies between
+guards that are checked then. `faults` makes calls fail as drivers do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from tests.cuda_emulator.compiler import WORDS, compile_library
+
+GUARD, FILL = 256, 0xA5
+KINDS = {np.uint64: "p", np.int32: "i", np.float32: "f"}
+
+
+class CUDARuntimeError(RuntimeError):
+    """As CuPy's: all but errors of memory are RuntimeErrors."""
+
+
+class NVRTCError(RuntimeError):
+    """As CuPy's: the message is the error's name, the compiler's messages are in the program's log."""
+
+
+class OutOfMemoryError(MemoryError):
+    """As CuPy's."""
+
+
+@dataclass
+class FakeCupy:
+    """The module. capability: of each device. memory: bytes of a device. reverse: threads and blocks run in reverse order.
+
+    cache: folder for compiled libraries. faults: names of calls that fail: getDeviceCount, begin_capture, synchronize, nvrtc.
+    """
+
+    capabilities: Sequence[tuple[int, int]] = ((8, 6),)
+    memory: int = 1 << 30
+    nvrtc_version: tuple[int, int] = (12, 9)
+    is_hip: bool = False
+    reverse: bool = False
+    sanitize: bool = False
+    cache: Path | None = None
+    faults: set[str] = field(default_factory=set)
+    launches: int = 0
+    graphs: int = 0
+
+    def __post_init__(self) -> None:
+        self.used = 0
+        self.live: set[_Memory] = set()
+        self.cuda = SimpleNamespace(
+            runtime=SimpleNamespace(
+                is_hip=self.is_hip,
+                getDeviceCount=self._device_count,
+                getDeviceProperties=self._properties,
+                driverGetVersion=lambda: 12090,
+                memGetInfo=lambda: (self.memory - self.used, self.memory),
+            ),
+            nvrtc=_Compiler(self),
+            alloc=lambda nbytes: Pointer(_Memory(self, nbytes)),
+            Device=_Device,
+            Stream=lambda non_blocking: Stream(self, non_blocking),
+            Module=lambda: Module(self),
+        )
+
+    def fail(self, call: str) -> None:
+        """Fails where `faults` says so."""
+        if call in self.faults:
+            raise CUDARuntimeError(f"cudaErrorUnknown: {call} was made to fail")
+
+    def _device_count(self) -> int:
+        self.fail("getDeviceCount")
+        return len(self.capabilities)
+
+    def _properties(self, index: int) -> dict[str, Any]:
+        major, minor = self.capabilities[index]
+        named = {"name": b"Emulated GPU", "gcnArchName": b"gfx1030"}
+        return {**named, "major": major, "minor": minor, "multiProcessorCount": 4, "totalGlobalMem": self.memory}
+
+
+class _Device:
+    def __init__(self, index: int) -> None:
+        self.id = index
+
+    def __enter__(self) -> _Device:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        pass
+
+
+class _Memory:
+    """Device memory between two guards; full of FILL, as nobody promises zeros."""
+
+    def __init__(self, cupy: FakeCupy, nbytes: int) -> None:
+        if cupy.used + nbytes > cupy.memory:
+            raise OutOfMemoryError(f"Out of memory allocating {nbytes:,} bytes")
+        self.data, self.nbytes, self._cupy = np.full(nbytes + 3 * GUARD, FILL, np.uint8), nbytes, cupy
+        self.start = GUARD + -(self.data.ctypes.data + GUARD) % GUARD
+        cupy.used += nbytes
+        cupy.live.add(self)
+
+    def check(self) -> None:
+        """Raises where something was written beside the memory."""
+        if (self.data[: self.start] != FILL).any() or (self.data[self.start + self.nbytes :] != FILL).any():
+            raise CUDARuntimeError("cudaErrorIllegalAddress: something was written beside a buffer")
+
+    def free(self) -> None:
+        """Gives the room back."""
+        self._cupy.used -= self.nbytes
+        self._cupy.live.discard(self)
+
+
+class Pointer:
+    """A place in device memory; the memory is free once no pointer into it is left."""
+
+    def __init__(self, memory: _Memory, offset: int = 0, owner: Pointer | None = None) -> None:
+        self.memory, self.offset, self._owner = memory, offset, owner
+        self.ptr = memory.data.ctypes.data + memory.start + offset
+
+    def __add__(self, offset: int) -> Pointer:
+        return Pointer(self.memory, self.offset + offset, self)
+
+    def __del__(self) -> None:
+        if self._owner is None:
+            self.memory.free()
+
+    def memset_async(self, value: int, nbytes: int, stream: Stream) -> None:
+        stream.submit(lambda: ctypes.memset(self._range(nbytes), value, nbytes))
+
+    def copy_from_host_async(self, host: ctypes.c_void_p, nbytes: int, stream: Stream) -> None:
+        stream.submit(lambda: ctypes.memmove(self._range(nbytes), host, nbytes))
+
+    def copy_to_host_async(self, host: ctypes.c_void_p, nbytes: int, stream: Stream) -> None:
+        stream.submit(lambda: ctypes.memmove(host, self._range(nbytes), nbytes))
+
+    def _range(self, nbytes: int) -> int:
+        if not 0 <= self.offset <= self.offset + nbytes <= self.memory.nbytes:
+            raise CUDARuntimeError("cudaErrorInvalidValue: invalid argument")
+        return self.ptr
+
+
+class Stream:
+    """Work in order, run when somebody waits for it."""
+
+    def __init__(self, cupy: FakeCupy, non_blocking: bool) -> None:
+        assert non_blocking
+        self._cupy, self._work = cupy, list[Callable[[], Any]]()
+        self._captured: list[Callable[[], Any]] | None = None
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        pass
+
+    def submit(self, work: Callable[[], Any], capturable: bool = False) -> None:
+        """Adds work, to the graph where one is being captured."""
+        if self._captured is None:
+            self._work.append(work)
+        elif capturable:
+            self._captured.append(work)
+        else:
+            raise CUDARuntimeError("cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing")
+
+    def synchronize(self) -> None:
+        if self._captured is not None:
+            raise CUDARuntimeError("cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing")
+        self._cupy.fail("synchronize")
+        work, self._work = self._work, []
+        for step in work:
+            step()
+        for memory in self._cupy.live:
+            memory.check()
+
+    def begin_capture(self) -> None:
+        if self._cupy.is_hip:
+            raise RuntimeError("streamBeginCapture is not supported in HIP")
+        self._cupy.fail("begin_capture")
+        self._captured = []
+
+    def end_capture(self) -> Graph:
+        steps, self._captured = self._captured, None
+        assert steps is not None
+        self._cupy.graphs += 1
+        return Graph(tuple(steps))
+
+
+class Graph:
+    """Captured work."""
+
+    def __init__(self, steps: Sequence[Callable[[], Any]]) -> None:
+        self._steps = steps
+
+    def launch(self, stream: Stream) -> None:
+        for step in self._steps:
+            stream.submit(step)
+
+
+class _Compiler:
+    """cupy.cuda.nvrtc."""
+
+    def __init__(self, cupy: FakeCupy) -> None:
+        self._cupy = cupy
+        self._programs: dict[int, dict[str, Any]] = {}
+
+    def getVersion(self) -> tuple[int, int]:
+        return self._cupy.nvrtc_version
+
+    def createProgram(self, source: str, name: str, headers: Sequence[str], include_names: Sequence[str]) -> int:
+        assert name.endswith(".cu") and not headers and not include_names
+        handle = max(self._programs, default=0) + 1
+        self._programs[handle] = {"source": source, "log": ""}
+        return handle
+
+    def compileProgram(self, handle: int, options: Sequence[str]) -> None:
+        program = self._programs[handle]
+        assert isinstance(options, tuple)
+        if self._cupy.is_hip:
+            assert "-ffp-contract=off" in options
+        else:
+            assert {"--fmad=false", "--ftz=false"} <= set(options) and any(option.startswith("--gpu-architecture=") for option in options)
+        if "nvrtc" in self._cupy.faults:
+            program["log"] = "embed.cl(3): error: made to fail\n"
+            raise NVRTCError("NVRTC_ERROR_COMPILATION (6)")
+        defines = [option for option in options if option.startswith("-D")]
+        try:
+            program["code"] = self._library(program["source"], defines)
+        except ValueError as error:
+            program["log"] = str(error)
+            raise NVRTCError("NVRTC_ERROR_COMPILATION (6)") from error
+
+    def getCUBIN(self, handle: int) -> bytes:
+        code: bytes = self._programs[handle]["code"]
+        return code
+
+    getPTX = getCUBIN
+
+    def getProgramLog(self, handle: int) -> str:
+        log: str = self._programs[handle]["log"]
+        return log
+
+    def destroyProgram(self, handle: int) -> None:
+        del self._programs[handle]
+
+    def _library(self, source: str, defines: Sequence[str]) -> bytes:
+        sanitize, folder = self._cupy.sanitize, self._cupy.cache
+        if folder is None:
+            return compile_library(source, defines, sanitize)
+        text = "\0".join([source, *defines, str(sanitize), WORDS.read_text(encoding="utf-8")])
+        path = folder / f"emulated-{hashlib.sha256(text.encode()).hexdigest()[:40]}.so"
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            part = path.with_suffix(f".{os.getpid()}")
+            part.write_bytes(compile_library(source, defines, sanitize))
+            part.replace(path)
+        return path.read_bytes()
+
+
+class Module:
+    """A loaded library."""
+
+    def __init__(self, cupy: FakeCupy) -> None:
+        self._cupy = cupy
+
+    def load(self, code: bytes) -> None:
+        with tempfile.NamedTemporaryFile(suffix=".so", delete=False) as file:
+            file.write(code)
+        self._library = ctypes.CDLL(file.name)
+        os.unlink(file.name)  # it stays mapped
+
+    def get_function(self, name: str) -> Callable[..., None]:
+        signature, run = getattr(self._library, f"signature_{name}"), getattr(self._library, f"launch_{name}")
+        signature.restype = ctypes.c_char_p
+        kinds, cupy = signature().decode(), self._cupy
+
+        def launch(grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_mem: int, stream: Stream) -> None:
+            assert len(grid) == len(block) == 1 and 0 < grid[0] < 1 << 31 and 0 < block[0] <= 1024 and shared_mem == 0
+            given = "".join(KINDS[type(value)] for value in args)
+            if given != kinds:
+                raise CUDARuntimeError(f"cudaErrorInvalidValue: {name} takes {kinds}, was given {given}")
+            values = [np.array([value]) for value in args]
+            pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
+
+            def step(values: Sequence[Any] = values) -> None:
+                cupy.launches += 1
+                line = run(grid[0], block[0], pointers, int(cupy.reverse))
+                if line:
+                    raise CUDARuntimeError(f"cudaErrorLaunchFailure: not all threads of {name} reached the barrier in line {line}")
+
+            stream.submit(step, capturable=True)
+
+        return launch
