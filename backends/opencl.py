@@ -164,11 +164,12 @@ class QueueReplay(Replay):
 
         super().__init__(launches)
         self._enqueue, self._queue = cl.enqueue_nd_range_kernel, queue
+        self._name = queue.device.name.strip()
         self._calls = [(kernel, (launch.groups * group,), (group,)) for kernel, launch in zip(kernels, launches, strict=True)]
 
     def run(self) -> None:
         enqueue, queue = self._enqueue, self._queue
-        with _failures_of(queue.device.name.strip()):
+        with _failures_of(self._name):
             for kernel, size, local in self._calls:
                 enqueue(queue, kernel, size, local)
 

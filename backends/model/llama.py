@@ -18,7 +18,7 @@ from backends.model.gguf import GGUFFile, Tensor
 from backends.model.matrix import Arena, Matrix, checked, same_type
 from backends.model.weights import WEIGHT_TYPES
 from backends.plan import Sizes, Workspace
-from backends.tables import ADD, GATED, SILU
+from backends.tables import ADD, GATED, SILU, STORE
 
 MATRIX_TYPES = tuple(WEIGHT_TYPES)
 _SMALLEST, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
@@ -263,7 +263,7 @@ class Llama:
                 ),
                 *work.matvec(layer.output, work.attended, sizes.heads, work.x, s.embd, tile, mode=ADD),
             ]
-            for matrix, mode in zip(layer.gate_up, (SILU,) if len(layer.gate_up) == 1 else (0, GATED), strict=True):
+            for matrix, mode in zip(layer.gate_up, (SILU,) if len(layer.gate_up) == 1 else (STORE, GATED), strict=True):
                 launches += work.matvec(matrix, work.x, s.embd, work.hidden, s.ff, tile, mode=mode, norm=layer.ffn_norm, epsilon=s.epsilon)
             launches += work.matvec(layer.down, work.hidden, s.ff, work.x, s.embd, tile, mode=ADD)
         return launches

@@ -7,7 +7,7 @@ Source of the formats: ggml's block_q4_0, block_q4_1, block_q8_0 (ggml-common.h)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,15 +137,13 @@ WEIGHT_TYPES = {
 }
 
 
-def repack(data: Bytes, type_name: str, columns: int, rows: int, permutation: Sequence[int] | None = None) -> Bytes:
+def repack(data: Bytes, type_name: str, columns: int, rows: int) -> Bytes:
     """The tensor's bytes as in the file -> [row blocks, bytes per row block], C-contiguous.
 
-    columns: a multiple of 32. permutation: output row i is row permutation[i] of the file (RoPE pairs, gate/up pairs).
+    columns: a multiple of 32.
     """
     kind = WEIGHT_TYPES[type_name]
     blocks = np.asarray(data).reshape(rows, columns // 32, kind.block_bytes)
-    if permutation is not None:
-        blocks = blocks[np.asarray(permutation)]
     padded = -rows % ROWS
     if padded:
         blocks = np.concatenate([blocks, np.zeros((padded, *blocks.shape[1:]), np.uint8)])

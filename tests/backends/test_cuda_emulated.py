@@ -18,11 +18,17 @@ from backends.devices import list_devices, missing, open_device
 from backends.engine import Engine
 from backends.errors import BadValue, DeviceError
 from backends.kernels.source import kernel_source
+from tests.conftest import skip_or_fail
 from tests.cuda_emulator.compiler import system_compiler
 from tests.cuda_emulator.fake_cupy import CUDARuntimeError, FakeCupy, Module, Stream
 from tests.tiny import write_tiny_llama
 
-pytestmark = pytest.mark.skipif(system_compiler() is None, reason="needs a C++ compiler")
+
+@pytest.fixture(scope="module", autouse=True)
+def compiler() -> None:
+    if system_compiler() is None:
+        skip_or_fail("the emulator needs a C++ compiler")
+
 
 MODELS = {
     "q4_1": {"weight_type": "Q4_1", "embd_type": "Q8_0"},

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import skip_or_fail
 from tests.tiny import write_tiny_llama
 
 pytestmark = pytest.mark.slow
@@ -28,7 +29,8 @@ def vendors(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that names Oclgrind's driver alone."""
     found = next((path for path in LIBRARIES if Path(path).exists()), None)
     if found is None or shutil.which("oclgrind") is None:
-        pytest.skip("oclgrind is not installed: apt-get install oclgrind")
+        skip_or_fail("oclgrind is not installed: apt-get install oclgrind")
+    assert found is not None
     folder = tmp_path_factory.mktemp("vendors")
     (folder / "oclgrind.icd").write_text(found + "\n")
     return folder
