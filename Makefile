@@ -17,6 +17,9 @@ KEY := $(shell { cat setup.cfg pyproject.toml; pwd; } | cksum | cut -d' ' -f1)
 RUNTIME := $(VENV)/.runtime-$(KEY)
 DEV := $(VENV)/.dev-$(KEY)
 
+THREADS ?= 2
+# Q4_1 is the bundled model as it is; llama.cpp repacks Q4_0 and is fastest there.
+BENCH_TYPES ?= Q4_1 Q4_0 Q8_0
 LLAMA_CPP := llama-cpp-python==0.3.36
 PEER_VENV := .venv-peer
 PEER := $(PEER_VENV)/.ready-$(LLAMA_CPP)
@@ -34,9 +37,15 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: setup demo test test-all lint format bench guarantee golden gpu-check peer clean help
+.PHONY: setup setup-hip demo test test-all lint format bench guarantee golden gpu-check peer clean help
 
 setup: $(DEV) ## the environment .venv: the project, its development tools and the bundled model
+
+setup-hip: ## clang-16 by apt, for the tests that compile the kernels for AMD (43 MB of downloads)
+	@command -v clang-16 >/dev/null || { \
+	  command -v apt-get >/dev/null || { echo "setup-hip: there is no apt-get here; put clang 16 on the PATH as clang-16" >&2; exit 1; }; \
+	  as_root=$$([ "$$(id -u)" = 0 ] || echo sudo); \
+	  $$as_root apt-get update -qq >&2 && $$as_root apt-get install -y -qq --no-install-recommends clang-16 >/dev/null; }
 
 demo: $(RUNTIME) ## the bundled model answers: make demo PROMPT="..."
 	@$(PY) -m strata_cli generate -- "$$PROMPT"
@@ -59,18 +68,25 @@ format: $(DEV) ## formats the code and sorts its imports
 	$(PY) -m ruff check --select I --fix .
 	$(PY) -m ruff format .
 
-bench: $(DEV) $(PEER) ## speed beside llama.cpp, a few minutes on an idle machine; ARGS="--rounds 9 --json FILE"
-	$(PY) -m tests.bench.decode_vs_llama_cpp --peer $(PEER_VENV)/bin/python $(ARGS)
+bench: $(DEV) $(PEER) ## `strata bench` beside llama.cpp on three types of weights, about 8 minutes on an idle machine; ARGS="--rounds 9 --json"
+	@for type in $(BENCH_TYPES); do \
+	  echo "== $$type" >&2; \
+	  model=$$($(PY) -m tests.bench.requantise "$$($(LOCATE_MODEL))" $$type build/bench) || exit; \
+	  $(PY) -m strata_cli bench -m "$$model" --prompts story --greedy --ignore-eos -n 128 --depth 256 \
+	    --arm "llama.cpp: !$(PEER_VENV)/bin/python tests/bench/peer_llama_cpp.py --threads $(THREADS)" \
+	    --arm "strata: STRATA_WORK_GROUPS=$(THREADS) --no-mtp" $(ARGS) || exit; \
+	done
 
 peer: $(PEER) ## .venv-peer: llama.cpp, compiled for this processor (about 4 minutes, needs a C++ compiler)
 
 golden: $(RUNTIME) $(GOLDEN) ## records tests/golden anew (about 10 minutes the first time: it compiles llama.cpp)
 	$(GOLDEN_VENV)/bin/python -m tests.golden.make_llama_logits
+	$(GOLDEN_VENV)/bin/python -m tests.golden.make_mtp_logits
 	$(GOLDEN_VENV)/bin/python tests/golden/make_tokens.py "$$($(LOCATE_MODEL))"
 	$(GOLDEN_VENV)/bin/python tests/golden/make_smollm2_llama_cpp.py "$$($(LOCATE_MODEL))"
 
-gpu-check: ## checks on a GPU machine
-	@echo "gpu-check: nothing to check yet, this version has no kernels in GPU shape"
+gpu-check: $(DEV) ## kernels, promise and speed on every GPU here, under 8 minutes, no network; ARGS="--model FILE --quick"
+	$(PY) -m tests.gpu_check $(ARGS)
 
 clean: ## removes environments, caches and build products, and nothing else
 	rm -rf $(VENV) $(PEER_VENV) $(GOLDEN_VENV) build dist strata.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache

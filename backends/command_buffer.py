@@ -72,8 +72,11 @@ class CommandBufferReplay(Replay):
 
     kind = "command buffer"
 
-    def __init__(self, launches: Sequence[Launch], device: cl.Device, queue: cl.CommandQueue, kernels: Sequence[cl.Kernel], group: int) -> None:
+    def __init__(
+        self, launches: Sequence[Launch], name: str, device: cl.Device, queue: cl.CommandQueue, kernels: Sequence[cl.Kernel], group: int
+    ) -> None:
         super().__init__(launches)
+        self._name = name
         calls = _calls(device.platform.int_ptr)
         assert calls is not None
         error = _INT()
@@ -81,24 +84,23 @@ class CommandBufferReplay(Replay):
         self._release = calls["clReleaseCommandBufferKHR"]
         self._enqueue = calls["clEnqueueCommandBufferKHR"]
         self._handle = calls["clCreateCommandBufferKHR"](1, (_POINTER * 1)(queue.int_ptr), None, ctypes.addressof(error))
-        _check(error.value, "clCreateCommandBufferKHR")
+        self._check(error.value, "clCreateCommandBufferKHR")
         local = (ctypes.c_size_t * 1)(group)
         for kernel, launch in zip(kernels, launches, strict=True):
             size = (ctypes.c_size_t * 1)(launch.groups * group)
             code = calls["clCommandNDRangeKernelKHR"](
                 self._handle, None, None, kernel.int_ptr, 1, None, ctypes.addressof(size), ctypes.addressof(local), 0, None, None, None
             )
-            _check(code, "clCommandNDRangeKernelKHR")
-        _check(calls["clFinalizeCommandBufferKHR"](self._handle), "clFinalizeCommandBufferKHR")
+            self._check(code, "clCommandNDRangeKernelKHR")
+        self._check(calls["clFinalizeCommandBufferKHR"](self._handle), "clFinalizeCommandBufferKHR")
 
     def run(self) -> None:
-        _check(self._enqueue(0, None, self._handle, 0, None, None), "clEnqueueCommandBufferKHR")
+        self._check(self._enqueue(0, None, self._handle, 0, None, None), "clEnqueueCommandBufferKHR")
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
             self._release(self._handle)
 
-
-def _check(code: int, call: str) -> None:
-    if code:
-        raise DeviceError(f"{call} failed with OpenCL error {code}; STRATA_LAUNCH=queue does without command buffers")
+    def _check(self, code: int, call: str) -> None:
+        if code:
+            raise DeviceError(f"device {self._name} failed: {call}, OpenCL error {code}; STRATA_LAUNCH=queue does without command buffers")

@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 
+from backends.decode.window import PCum
 from backends.errors import BadValue
+from backends.tables import MAX_WINDOW
 
 BACKENDS = ("auto", "cuda", "hip", "opencl", "numpy")
 KV_TYPES = ("f16",)
@@ -21,6 +23,7 @@ KERNEL_SHAPES = ("auto", "cpu", "gpu")
 LAUNCHES = ("auto", "buffer", "queue")
 DEFAULT_CTX = 4096
 INT_MAX = 2**31 - 1
+REPEAT_PENALTY_MIN, PENALTY_MAX = 0.01, 100
 BIAS_MAX = 1e9  # far beyond any logit and far from float32's end, so that a sum with a logit stays finite
 
 
@@ -47,6 +50,11 @@ def _is_text(value: object) -> bool:
         return False
 
 
+def _is_path(value: object) -> bool:
+    """Whether it can be a path, or is None."""
+    return value is None or (isinstance(value, (str, os.PathLike)) and str(value) != "" and "\0" not in str(value))
+
+
 def _is_list(value: object) -> bool:
     """Whether it holds items; a text does not, although Python could take it apart."""
     return not isinstance(value, (str, bytes)) and (isinstance(value, Sequence) or hasattr(value, "__array__"))
@@ -60,6 +68,10 @@ class DecodeConfig:
     kv: storage type of the KV cache. ctx: context in tokens (None: the smaller of the model's and
     max(4096, prompt + max_new)). prefill_chunk: prompt rows per submission, 1..512. work_groups: work-groups per launch
     (None: the device's compute units). instructions: "portable" leaves the CPU's fast dot-product instructions unused.
+    spec: rows of a window at most, 0..8 (0, 1: plain decoding; None: 4 with a drafter, else 1). spec_min_p: least probability of a draft, 0..1
+    (0: off). spec_p_cum: the rule on the product of probabilities; None: there is none. mtp: whether to draft (None: where there is a
+    drafter). mtp_model: a GGUF file with the drafter (None: the model's own layer). draft_vocab: a file of token ids that the draft head is
+    restricted to. None of them changes a bit of the output.
     kernel_shape: "cpu" or "gpu" forces the kernels' shape ("auto": the device's); between shapes the last bits differ.
     launch: "buffer" needs the driver's command buffers, "queue" leaves them unused. cache_dir: folder for compiled
     programs (None: none are kept). Neither prefill_chunk, work_groups, instructions, launch nor
@@ -77,6 +89,12 @@ class DecodeConfig:
     instructions: str = "auto"
     launch: str = "auto"
     kernel_shape: str = "auto"
+    spec: int | None = None
+    spec_min_p: float = 0.5
+    spec_p_cum: PCum | None = None
+    mtp: bool | None = None
+    mtp_model: str | None = None
+    draft_vocab: str | None = None
     cache_dir: str | None = None
 
     def __post_init__(self) -> None:
@@ -91,10 +109,31 @@ class DecodeConfig:
         _require(self.instructions in INSTRUCTIONS, "instructions", self.instructions, ", ".join(INSTRUCTIONS))
         _require(self.kernel_shape in KERNEL_SHAPES, "kernel_shape", self.kernel_shape, ", ".join(KERNEL_SHAPES))
         _require(self.launch in LAUNCHES, "launch", self.launch, ", ".join(LAUNCHES))
-        ok = self.cache_dir is None or (
-            isinstance(self.cache_dir, (str, os.PathLike)) and str(self.cache_dir) != "" and "\0" not in str(self.cache_dir)
-        )
-        _require(ok, "cache_dir", self.cache_dir, "a folder, or None")
+        _require(self.spec is None or (_is_int(self.spec) and 0 <= self.spec <= MAX_WINDOW), "spec", self.spec, f"0..{MAX_WINDOW}")
+        _require(_in_range(self.spec_min_p, 0, 1), "spec_min_p", self.spec_min_p, "a number from 0 to 1")
+        _require(self.spec_p_cum is None or isinstance(self.spec_p_cum, PCum), "spec_p_cum", self.spec_p_cum, "a PCum, or None")
+        _require(self.mtp in (None, True, False), "mtp", self.mtp, "True, False, None")
+        paths = {"mtp_model": "a GGUF file, or None", "draft_vocab": "a file of token ids, or None", "cache_dir": "a folder, or None"}
+        for name, allowed in paths.items():
+            _require(_is_path(getattr(self, name)), name, getattr(self, name), allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class Tune:
+    """Window rules of one request (`strata_tune` in a batch); None: the engine's. They never change the text, and act where there are drafts.
+
+    spec_p_cum: cumulative-probability cutoff at every depth. spec_p_cum_deep: the one far down; alone, the other stays the engine's.
+    spec_min_p: least probability of a draft. All of 0..1. Raises BadValue.
+    """
+
+    spec_p_cum: float | None = None
+    spec_p_cum_deep: float | None = None
+    spec_min_p: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            _require(value is None or _in_range(value, 0, 1), f"strata_tune.{name}", value, "a number from 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +143,14 @@ class Request:
     Exactly one of: prompt (a user's message, rendered through the model's chat template unless raw), messages (chat
     turns, each {"role": ..., "content": ...}), token_ids (taken as they are).
     system: a system message before the prompt. max_new: tokens to generate, at least 1, or -1 until END or the context's end.
-    temperature: 0 is greedy. seed: 0..2**64-1 (None: one is drawn; the result names it). logit_bias: token id -> amount
+    temperature: 0 is greedy. Of the other tokens, only with a temperature: top_k keeps the k likeliest (0: all), top_p the fewest that hold
+    this part of their probability (1: all), min_p those of at least this part of the likeliest one's probability (0: all), in this order.
+    Over the last repeat_last_n tokens (-1: all, 0: none), also when greedy: a token found there has its logit divided by repeat_penalty
+    where positive, else multiplied (1: off), then lowered by presence_penalty once and by frequency_penalty for each time.
+    seed: 0..2**64-1 (None: one is drawn; the result names it). logit_bias: token id -> amount
     of -1e9..1e9 added to that logit (-inf bans it). stop: texts that end the generation and are left out of it. ignore_eos: END ids do
-    not stop (for measurements).
+    not stop (for measurements). tune: window rules of this request. oracle: drafts come from this continuation, token ids, in place of a
+    drafter; corrupt: every so manyth draft is replaced by a wrong one (0: none). Both are for tests and measurements.
 
     Raises BadValue.
     """
@@ -118,10 +162,20 @@ class Request:
     raw: bool = False
     max_new: int = 512
     temperature: float = 0.0
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
     seed: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    tune: Tune = Tune()
+    oracle: tuple[int, ...] | None = None
+    corrupt: int = 0
 
     def __post_init__(self) -> None:
         given = [name for name in ("prompt", "messages", "token_ids") if getattr(self, name) is not None]
@@ -142,6 +196,21 @@ class Request:
         ok = _is_int(self.max_new) and (1 <= self.max_new <= INT_MAX or self.max_new == -1)
         _require(ok, "max_new", self.max_new, f"-1 or an integer from 1 to {INT_MAX}")
         _require(_in_range(self.temperature, 0, 100), "temperature", self.temperature, "a number from 0 to 100")
+        ok = _is_int(self.top_k) and 0 <= self.top_k <= INT_MAX
+        _require(ok, "top_k", self.top_k, f"an integer from 0 to {INT_MAX}; 0 keeps all")
+        for name in ("top_p", "min_p"):
+            _require(_in_range(getattr(self, name), 0, 1), name, getattr(self, name), "a number from 0 to 1")
+        ok = _in_range(self.repeat_penalty, REPEAT_PENALTY_MIN, PENALTY_MAX)
+        _require(ok, "repeat_penalty", self.repeat_penalty, f"a number from {REPEAT_PENALTY_MIN} to {PENALTY_MAX}")
+        ok = _is_int(self.repeat_last_n) and -1 <= self.repeat_last_n <= INT_MAX
+        _require(ok, "repeat_last_n", self.repeat_last_n, f"-1 or an integer from 0 to {INT_MAX}")
+        for name in ("presence_penalty", "frequency_penalty"):
+            ok = _in_range(getattr(self, name), -PENALTY_MAX, PENALTY_MAX)
+            _require(ok, name, getattr(self, name), f"a number from -{PENALTY_MAX} to {PENALTY_MAX}")
+        _require(isinstance(self.tune, Tune), "tune", self.tune, "a Tune")
+        ok = self.oracle is None or (_is_list(self.oracle) and all(isinstance(token, Integral) and token >= 0 for token in self.oracle))
+        _require(ok, "oracle", self.oracle, "a list of token ids, or None")
+        _require(_is_int(self.corrupt) and self.corrupt >= 0, "corrupt", self.corrupt, "an integer of at least 0")
         _require(self.seed is None or (_is_int(self.seed) and 0 <= self.seed < 2**64), "seed", self.seed, "an integer from 0 to 2**64-1")
         _require(isinstance(self.logit_bias, Mapping), "logit_bias", self.logit_bias, "a mapping of token ids to amounts")
         for token, amount in self.logit_bias.items():
@@ -172,12 +241,34 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Counts of a generation's rounds and drafts; by_position[j] = (drafted, accepted) of draft j."""
+    """Counts of a generation's rounds and of the drafts its windows verified; by_position[j] = (drafted, accepted) of draft j."""
 
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
     by_position: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrace:
+    """One round as it went.
+
+    depth: position of the window's first row. rows: of the window. tokens: the target's picks that were committed, the accepted drafts and
+    one more. drafts, probabilities: what the drafter then computed for the next window (token -1: not a number), of which the first
+    `kept` are in it; next_depth, product, threshold: that window's depth, the product of their probabilities, and the least product kept
+    there (None without that rule). ms: of the round with its read-back.
+    """
+
+    depth: int
+    rows: int
+    tokens: tuple[int, ...]
+    drafts: tuple[int, ...]
+    probabilities: tuple[float, ...]
+    kept: int
+    next_depth: int
+    product: float
+    threshold: float | None
+    ms: float
 
 
 @dataclass(frozen=True, slots=True)

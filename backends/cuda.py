@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from backends.cuda_driver import cupy_hint, wheel_for
-from backends.device import Device, KernelSpec, Launch, Replay
-from backends.errors import DeviceError
+from backends.device import Device, KernelSpec, Launch, Memory, Replay
+from backends.errors import DeviceError, OutOfMemory
 from backends.kernels.source import kernel_source
 from backends.program_cache import ProgramCache
 
@@ -26,6 +26,9 @@ GROUP = 128
 HEADERS = ("tables.h", "lanes.h")
 BASE_DOT, BYTE_DOT = 3, 4  # kernels/dot.h
 BYTE_DOT_FROM = 61  # compute capability with dp4a
+# AMD's signed byte dot product; from gfx11 on there is one of unsigned by signed bytes. The compiler has the last word (prelude_cuda.h).
+SDOT4_ON = {"gfx906", "gfx908", "gfx90a", "gfx940", "gfx941", "gfx942", "gfx950", "gfx1011", "gfx1012", *(f"gfx103{i}" for i in range(7))}
+SUDOT4_ON = ("gfx11", "gfx12")
 CUDA_13_FROM = 75  # compute capability below which CUDA 13 compiles nothing
 # A fused multiply-add is only what the text calls fma; nothing is flushed; every division and root is rounded correctly.
 NVRTC_OPTIONS = ("--std=c++14", "-DLANES=1", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
@@ -58,6 +61,16 @@ def model_name(properties: dict[str, Any]) -> str:
 def architecture(cupy: Any, properties: dict[str, Any]) -> str:
     """sm_86 and the like, or AMD's gfx name."""
     return _text(properties["gcnArchName"]) if cupy.cuda.runtime.is_hip else f"sm_{properties['major']}{properties['minor']}"
+
+
+def byte_dot(architecture: str) -> str:
+    """The instruction for dot products of bytes: dp4a, sdot4 or sudot4; "portable" where there is none."""
+    if architecture.startswith("sm_"):
+        return "dp4a" if int(architecture[3:]) >= BYTE_DOT_FROM else "portable"
+    processor = architecture.partition(":")[0]  # what follows are its features, such as xnack-
+    if processor.startswith(SUDOT4_ON):
+        return "sudot4"
+    return "sdot4" if processor in SDOT4_ON else "portable"
 
 
 def driver_line(cupy: Any) -> str:
@@ -139,7 +152,7 @@ class CudaDevice(Device):
         self._capability = 0 if self._hip else 10 * properties["major"] + properties["minor"]
         self.units: int = properties["multiProcessorCount"]
         self.lanes, self.group = 1, GROUP
-        self.dot = BYTE_DOT if self._capability >= BYTE_DOT_FROM and instructions == "auto" else BASE_DOT
+        self.dot = BYTE_DOT if instructions == "auto" and byte_dot(self._architecture) != "portable" else BASE_DOT
         self._cache = ProgramCache(cache_dir, notices)
         self._modules: dict[tuple[Any, ...], Any] = {}
         self._building: dict[tuple[Any, ...], threading.Lock] = {}
@@ -178,8 +191,17 @@ class CudaDevice(Device):
                 pointer = self._cupy.cuda.alloc(nbytes)
                 pointer.memset_async(0, nbytes, stream)
         except MemoryError as error:
-            raise DeviceError(f"device {self.name}: {self._no_room(nbytes)}; a smaller --ctx or model needs less") from error
+            raise OutOfMemory(f"device {self.name}: {self._no_room(nbytes)}") from error
         return CudaBuffer(pointer, nbytes)
+
+    def memory(self) -> Memory | None:
+        try:
+            with self._device:
+                free, total = self._cupy.cuda.runtime.memGetInfo()
+                free += self._cupy.get_default_memory_pool().free_bytes()  # CuPy keeps what was freed, for the next buffer
+        except RuntimeError:
+            return None
+        return Memory(free, total)
 
     def upload(self, buffer: CudaBuffer, array: NDArray[Any], offset: int = 0) -> None:
         data = np.ascontiguousarray(array)
@@ -224,12 +246,10 @@ class CudaDevice(Device):
             return stream.end_capture()
 
     def _no_room(self, nbytes: int) -> str:
-        try:
-            with self._device:
-                free, total = self._cupy.cuda.runtime.memGetInfo()
-        except RuntimeError:
+        memory = self.memory()
+        if memory is None or memory.free is None:
             return f"no room for {_mebibytes(nbytes)} more"
-        return f"no room for {_mebibytes(nbytes)} more: {_mebibytes(free)} of {_mebibytes(total)} are free"
+        return f"no room for {_mebibytes(nbytes)} more: {_mebibytes(memory.free)} of {_mebibytes(memory.total)} are free"
 
     def _function(self, spec: KernelSpec) -> Any:
         key = (spec.op, spec.headers, spec.constants)

@@ -38,6 +38,18 @@ class Launch:
     groups: int
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of a device's memory: free now (None where the driver does not say), and in all."""
+
+    free: int | None
+    total: int
+
+    def __str__(self) -> str:
+        has = f"it has {-(-self.total >> 20)} MiB"
+        return has if self.free is None else f"{has}, {-(-self.free >> 20)} MiB of them free"
+
+
 class Replay(ABC):
     """A recorded list of launches, which it keeps: drivers hold no reference to the buffers of a kernel's arguments."""
 
@@ -67,7 +79,7 @@ class Device(ABC):
 
     @abstractmethod
     def alloc(self, nbytes: int) -> Any:
-        """A zeroed buffer. Raises DeviceError when memory runs out."""
+        """A zeroed buffer. Raises OutOfMemory, a DeviceError."""
 
     @abstractmethod
     def upload(self, buffer: Any, array: NDArray[Any], offset: int = 0) -> None:
@@ -88,6 +100,10 @@ class Device(ABC):
     @abstractmethod
     def finish(self) -> None:
         """Waits until all submitted work is done. Raises DeviceError when the device failed."""
+
+    def memory(self) -> Memory | None:
+        """The device's memory; None where it is not known."""
+        return None
 
     def zeros(self, count: int, dtype: DTypeLike = np.float32) -> Any:
         """A zeroed buffer for `count` items."""

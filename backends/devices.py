@@ -32,19 +32,19 @@ class DeviceInfo:
 def list_devices(cache_dir: str | None = None) -> list[DeviceInfo]:
     """All devices, the default first among those that can run a model."""
     from backends.numpy_device import NumpyDevice  # noqa: PLC0415  numpy takes a tenth of a second to import
+    from backends.opencl import fast_dot  # noqa: PLC0415
+    from backends.probe import DOT_NAMES  # noqa: PLC0415
+    from backends.program_cache import ProgramCache  # noqa: PLC0415
 
     found = _gpu_infos()
     for name, device in _opencl_devices():
         runs = name.startswith("cpu")
         details = {"kernels": "CPU shape, 16 lanes"} if runs else {"kernels": "GPU shape, which no GPU has run yet: --device names it"}
+        details["fast dot"] = DOT_NAMES[fast_dot(name, device, not runs, ProgramCache(cache_dir))]
         if runs:
             from backends.command_buffer import supports_command_buffer  # noqa: PLC0415
-            from backends.opencl import device_line  # noqa: PLC0415
-            from backends.probe import DOT_NAMES, probe_dot  # noqa: PLC0415
-            from backends.program_cache import ProgramCache  # noqa: PLC0415
 
             details |= {
-                "fast dot": DOT_NAMES[probe_dot(name, device_line(name, device), ProgramCache(cache_dir))],
                 "launch": "queue (command buffer: STRATA_LAUNCH=buffer)" if supports_command_buffer(device) else "queue",
                 "submissions per round": "1",
             }
@@ -52,7 +52,7 @@ def list_devices(cache_dir: str | None = None) -> list[DeviceInfo]:
         default = runs and not any(info.default for info in found)
         found.append(DeviceInfo(name, "opencl", device.name.strip(), driver, device.max_compute_units, device.global_mem_size, default, details))
     reference = NumpyDevice()
-    found.append(DeviceInfo("numpy", "numpy", "NumPy reference, slow", reference.driver, 1, reference.memory, not any(i.default for i in found)))
+    found.append(DeviceInfo("numpy", "numpy", "NumPy reference, slow", reference.driver, 1, reference.main_memory, not any(i.default for i in found)))
     return found
 
 
@@ -150,7 +150,7 @@ def _gpus() -> tuple[Any, list[tuple[str, dict[str, Any]]]]:
 
 
 def _gpu_infos() -> list[DeviceInfo]:
-    from backends.cuda import BYTE_DOT_FROM, GROUP, architecture, driver_line, model_name  # noqa: PLC0415
+    from backends.cuda import GROUP, architecture, byte_dot, driver_line, model_name  # noqa: PLC0415
 
     try:
         cupy, found = _gpus()
@@ -160,11 +160,10 @@ def _gpu_infos() -> list[DeviceInfo]:
     infos: list[DeviceInfo] = []
     for name, properties in found:
         kind = architecture(cupy, properties)
-        byte_dot = kind.startswith("sm_") and int(kind[3:]) >= BYTE_DOT_FROM
         details = {
             "kernels": f"GPU shape, work-groups of {GROUP}",
             "architecture": kind,
-            "fast dot": "dp4a" if byte_dot else "portable",
+            "fast dot": byte_dot(kind),
             "launch": "queue" if cupy.cuda.runtime.is_hip else "CUDA graph",
             "submissions per round": "1" if not cupy.cuda.runtime.is_hip else "one a launch",
         }

@@ -8,26 +8,33 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from backends.config import DEFAULT_CTX, Chunk, DecodeConfig, Request, Result, Speculation, Timings
+from backends.config import DEFAULT_CTX, Chunk, DecodeConfig, Request, Result, RoundTrace, Timings
+from backends.decode.drafts import Counts, Scripted, traced
+from backends.decode.sampling import Filters, Penalties
 from backends.decode.stops import StopMatcher
+from backends.decode.window import WindowRules, for_request
 from backends.device import Device, Launch
 from backends.devices import open_device
 from backends.engine_thread import Args, EngineThread, T
 from backends.errors import BadValue, ModelError, StrataError
+from backends.memory import Need, check_room, explained, need_of
 from backends.model.architecture import open_architecture
 from backends.model.gguf import GGUFFile
+from backends.model.mtp import Drafter, has_drafter, read_draft_vocabulary
 from backends.model.template import ChatTemplate
 from backends.model.tokenizer import StreamDecoder, Tokenizer
-from backends.plan import MAX_BIASES, Workspace, programs
+from backends.plan import MAX_BIASES, DraftWorkspace, Workspace, programs
 from backends.sequence import UNLIMITED, Rules, SequenceState
-from backends.tables import FLAG_BUDGET, FLAG_END, MAX_WINDOW
+from backends.tables import FLAG_BAD, FLAG_BUDGET, FLAG_END, MAX_WINDOW
 
 Progress = Callable[[str, float], None]
+DEFAULT_WINDOW = 4  # rows, with a drafter
 MAX_GROUPS = 1 << 16  # in GPU shape a launch has a work-group for each of its items
 
 
@@ -51,13 +58,22 @@ class Engine:
             raise BadValue(f"ctx: {config.ctx} is not allowed; allowed: 2..{self.ctx_max}, the model's context")
         self.tokenizer = Tokenizer.from_gguf(file)
         self.template = ChatTemplate.from_gguf(file, self.tokenizer)
+        self.drafter = self._open_drafter(file)
+        # Without a drafter, windows of more than one row come only from a request's oracle.
+        self.window = (DEFAULT_WINDOW if config.spec is None else max(1, config.spec)) if self.drafter is not None else 1
+        ctx = config.ctx or 2
         if first is not None:
-            self.context_for(len(self.tokenize(first)), first.max_new)
+            ctx = self.context_for(len(self.tokenize(first)), first.max_new)
         self._thread = EngineThread()
         self.device = self.on_device(open_device, config, self.notices)
         self.device_line = self.device.line
         self.groups = config.work_groups or (self.device.units if self.device.lanes > 1 else MAX_GROUPS)
-        self.on_device(self.model.load, self.device, lambda fraction: progress("loading", fraction))
+        need = self.need(ctx)
+        check_room(self.device, need)
+        with explained(self.device, need):
+            self.on_device(self.model.load, self.device, lambda fraction: progress("loading", fraction))
+            if self.drafter is not None:
+                self.on_device(self.drafter.load, self.device)
         launches = self._launches
         narrow = programs(self.on_device(launches, 1))
         for i, spec in enumerate(narrow):
@@ -133,6 +149,10 @@ class Engine:
             raise BadValue(f"the prompt has {prompt_tokens} tokens, the context is {ctx}: --ctx {prompt_tokens + 1} to {self.ctx_max} makes room")
         return ctx
 
+    def need(self, ctx: int) -> Need:
+        """What the weights and one sequence of `ctx` positions need of the device's memory."""
+        return need_of(self.device, self.model, self.drafter, max(self.config.prefill_chunk, MAX_WINDOW), self.groups, ctx)
+
     def on_device(self, call: Callable[Args, T], *args: Args.args, **kwargs: Args.kwargs) -> T:
         """Runs a call on the engine's thread and waits for what it returns or raises."""
         return self._thread.run(call, *args, **kwargs)
@@ -146,9 +166,32 @@ class Engine:
         self._wide.wait()
 
     def _launches(self, tile: int) -> list[Launch]:
-        work = Workspace(self.device, self.model.sizes, 1, 1)
+        work = Workspace(self.device, self.model.sizes, 1, 1, 1)
         state = self.model.state(1)
-        return [*self.model.rows(work, state, tile), *self.model.logits(work, tile), *work.picks(self.model.shape.vocab)]
+        launches = [*self.model.rows(work, state, tile), *self.model.logits(work, tile), *work.picks(self.model.shape.vocab, filtered=tile > 1)]
+        if self.drafter is not None:
+            draft_work = DraftWorkspace(self.device, self.drafter.sizes, 1, 1, 1)
+            thresholds = None if self.config.spec_p_cum is None else draft_work.x
+            launches += self.drafter.round(draft_work, self.drafter.state(1), work, tile, 1, thresholds)
+        return launches
+
+    def _open_drafter(self, file: GGUFFile) -> Drafter | None:
+        """The drafter that the configuration means, checked but not loaded; None where nothing is to be drafted."""
+        config = self.config
+        own = has_drafter(file)
+        if config.mtp is False or (config.spec is not None and config.spec <= 1):
+            return None
+        if config.mtp_model is None and not own:
+            if config.mtp:
+                raise BadValue(f"{file.path} has no MTP layer (nextn tensors) to draft with; --mtp needs one, or a file with one by --mtp-model")
+            if config.spec is not None:
+                self.notices.append(f"--spec {config.spec}: {file.path} has no MTP layer to draft with; decoding plainly")
+            return None
+        source = file if config.mtp_model is None else GGUFFile.open(config.mtp_model)
+        if source is not file and not has_drafter(source):
+            raise ModelError(f"{source.path}: the file has no MTP layer: no tensor blk.N.nextn.eh_proj.weight")
+        vocabulary = None if config.draft_vocab is None else read_draft_vocabulary(Path(config.draft_vocab), self.model.shape.vocab)
+        return Drafter(source, self.model, vocabulary)
 
     def _render(self, request: Request) -> str:
         if self.template is None:
@@ -214,8 +257,9 @@ class Session:
         self._sequence: SequenceState | None = None
         self._turn = 0
 
-    def generate(self, request: Request, progress: Progress | None = None) -> Iterator[Chunk]:
-        """Yields the text as it comes; afterwards `result` holds the whole. progress("prefill", fraction) is called on the way.
+    def generate(self, request: Request, progress: Progress | None = None, trace: Callable[[RoundTrace], None] | None = None) -> Iterator[Chunk]:
+        """Yields the text as it comes; afterwards `result` holds the whole. progress("prefill", fraction) is called on the way, trace after
+        every round.
 
         Raises BadValue before any work (empty prompt, prompt longer than the context, ids outside the vocabulary), then StrataError when
         logits are not numbers or when a later generation of this session has begun, DeviceError.
@@ -227,31 +271,51 @@ class Session:
             ctx=ctx,
             budget=UNLIMITED if request.max_new == -1 else request.max_new,
             temperature=request.temperature,
+            filters=Filters(request.top_k, request.top_p, request.min_p),
+            penalties=Penalties(request.repeat_penalty, request.presence_penalty, request.frequency_penalty, request.repeat_last_n),
             seed=secrets.randbits(64) if request.seed is None else request.seed,
             ignore_end=request.ignore_eos,
             biases=self._biases(request),
+            window=engine.window if request.oracle is None else engine.config.spec or DEFAULT_WINDOW,
+            drafts=for_request(WindowRules(engine.config.spec_min_p, engine.config.spec_p_cum), request.tune),
         )
-        return self._run(self.sequence(ctx), request.stop, ids, rules, progress or _silent)
+        return self._run(self.sequence(ctx), request, ids, rules, progress or _silent, trace)
 
-    def _run(self, sequence: SequenceState, stops: Sequence[str], ids: list[int], rules: Rules, progress: Progress) -> Iterator[Chunk]:
+    def _run(
+        self,
+        sequence: SequenceState,
+        request: Request,
+        ids: list[int],
+        rules: Rules,
+        progress: Progress,
+        trace: Callable[[RoundTrace], None] | None,
+    ) -> Iterator[Chunk]:
         started = time.perf_counter()
         self._turn = turn = self._turn + 1
+        scripted = Scripted.of(request, rules.window, self.engine.tokenizer.n_vocab)
+        if request.oracle is not None:
+            rules = replace(rules, window=1)  # the device drafts nothing; the rows come from here
         sequence.start(rules)
         progress("prefill", 0.0)
-        sequence.prefill(ids[:-1], progress=lambda fraction: progress("prefill", fraction))
+        following = ids[-1] if rules.window > 1 else None
+        sequence.prefill(ids[:-1], progress=lambda fraction: progress("prefill", fraction), following=following)
         progress("prefill", 1.0)
         prefilled = time.perf_counter()
         sequence.set_window(ids[-1:], len(ids) - 1)
 
-        decoder, matcher = StreamDecoder(self.engine.tokenizer), StopMatcher(stops)
+        decoder, matcher = StreamDecoder(self.engine.tokenizer), StopMatcher(request.stop)
         tokens: list[int] = []
         texts: list[str] = []
-        rounds, reason = 0, ""
+        counts = Counts()
+        rows, reason = 1, ""
         while not reason:
             if turn != self._turn:
                 raise StrataError("a later generation of this session has begun; for two at a time use two sessions")
-            made = sequence.round()
-            rounds += 1
+            depth, begun = len(ids) - 1 + len(tokens), time.perf_counter()
+            made = sequence.round(rows)
+            counts.add(rows, made)
+            if trace is not None:
+                trace(traced(rules.drafts, depth, rows, made, 1e3 * (time.perf_counter() - begun)))
             text, fresh = "", 0
             for fresh, token in enumerate(made.tokens, 1):
                 tokens.append(token)
@@ -261,6 +325,10 @@ class Session:
                 if stopped:
                     reason = "stop"
                     break
+            if not reason and made.flags & FLAG_BAD:
+                yield Chunk(text, tuple(tokens[len(tokens) - fresh :]))
+                where = f"position {made.bad_position} in slot 0"
+                raise StrataError(f"the logits of {where} are not numbers: the model's weights or activations overflow, or a bias bans every token")
             if not reason and made.flags:
                 reason = "stop" if made.flags & FLAG_END else "length" if made.flags & FLAG_BUDGET else "context"
                 safe, stopped = matcher.push(decoder.flush())
@@ -272,11 +340,18 @@ class Session:
                     token_ids=tuple(tokens),
                     finish_reason=reason,
                     prompt_tokens=len(ids),
-                    speculation=Speculation(rounds=rounds),
+                    speculation=counts.speculation(),
                     timings=Timings(1e3 * (prefilled - started), 1e3 * (time.perf_counter() - prefilled)),
                     seed=rules.seed,
                     ctx=rules.ctx,
                 )
+            else:
+                rows = 1 + made.kept
+                if scripted is not None:
+                    room = min(rules.ctx - 2 - (len(ids) - 1 + len(tokens)), rules.budget - len(tokens) - 1)
+                    drafts = scripted.drafts(len(tokens), made.drafts[: made.kept])[: max(0, room)]
+                    sequence.set_window([tokens[-1], *drafts], len(ids) - 1 + len(tokens))
+                    rows = 1 + len(drafts)
             yield Chunk(text, tuple(tokens[len(tokens) - fresh :]))
 
     def logits(self, ids: Sequence[int], first: int = 0, chunk: int = MAX_WINDOW) -> NDArray[np.float32]:
@@ -303,7 +378,10 @@ class Session:
             raise BadValue(f"context: {ctx} is not allowed; allowed: 1..{self.engine.ctx_max}, the model's")
         if self._sequence is None or self._sequence.ctx < ctx:
             self._sequence = None  # its memory goes before the larger one is asked for
-            self._sequence = self.engine.on_device(SequenceState, self.engine, ctx)
+            need = self.engine.need(ctx)
+            check_room(self.engine.device, need, loaded=True)
+            with explained(self.engine.device, need):
+                self._sequence = self.engine.on_device(SequenceState, self.engine, ctx)
         return self._sequence
 
     def _biases(self, request: Request) -> tuple[tuple[int, float], ...]:

@@ -23,3 +23,11 @@ class ModelError(StrataError):
 
 class DeviceError(StrataError):
     """No usable device, a driver that is missing or broken, or device memory that ran out."""
+
+
+class OutOfMemory(DeviceError):
+    """Memory ran out. reason: the message without the advice, for a message that knows better what to advise."""
+
+    def __init__(self, reason: str, advice: str = "a smaller --ctx or model needs less") -> None:
+        super().__init__(f"{reason}; {advice}")
+        self.reason = reason

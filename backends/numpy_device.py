@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from backends.device import Device, KernelSpec, Launch, Replay
-from backends.errors import DeviceError
+from backends.device import Device, KernelSpec, Launch, Memory, Replay
+from backends.errors import DeviceError, OutOfMemory
+from backends.memory import host_memory
 from backends.reference import OPS, NumpyBuffer, run
 
 
@@ -36,15 +37,18 @@ class NumpyDevice(Device):
     line = f"numpy: {driver}"
 
     @property
-    def memory(self) -> int:
+    def main_memory(self) -> int:
         """Bytes of main memory; 0 where the system does not say."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+
+    def memory(self) -> Memory | None:
+        return host_memory()
 
     def alloc(self, nbytes: int) -> NumpyBuffer:
         try:
             return NumpyBuffer(nbytes)
         except MemoryError as error:
-            raise DeviceError(f"no room for {nbytes / 2**20:.0f} MiB more of main memory; a smaller --ctx or model needs less") from error
+            raise OutOfMemory(f"device numpy: no room for {nbytes / 2**20:.0f} MiB more of main memory") from error
 
     def upload(self, buffer: NumpyBuffer, array: NDArray[Any], offset: int = 0) -> None:
         buffer.data[offset : offset + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

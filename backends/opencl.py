@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from backends.device import Device, KernelSpec, Launch, Replay
-from backends.errors import DeviceError
+from backends.device import Device, KernelSpec, Launch, Memory, Replay
+from backends.errors import DeviceError, OutOfMemory
 from backends.kernels.source import kernel_source
+from backends.memory import host_memory
 from backends.program_cache import ProgramCache
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 HUGE_PAGE = 2 << 20
 GPU_GROUP = 128  # work-items of a work-group in GPU shape: a multiple of 64, so of every wave's size and of a KV block's cells
 COMMON_HEADERS = ("tables.h", "lanes.h")
+INTEGER_DOT = "cl_khr_integer_dot_product"
 INSTALL_HINT = "pip install intel-opencl-rt intel-cmplr-lib-rt"
 
 
@@ -120,6 +122,15 @@ def device_line(name: str, device: cl.Device) -> str:
     return f"opencl {name}: {device.name.strip()} ({device.max_compute_units} units, {device.platform.name.strip()} {device.driver_version.strip()})"
 
 
+def fast_dot(name: str, device: cl.Device, gpu: bool, cache: ProgramCache) -> int:
+    """The dot product (DOT of kernels/dot.h) that a trial found to work for the kernels' shape, CPU or GPU."""
+    from backends.probe import PACKED, PORTABLE, VNNI, probe_dot  # noqa: PLC0415
+
+    if gpu and INTEGER_DOT not in device.extensions.split():
+        return PORTABLE
+    return probe_dot(name, device_line(name, device), cache, PACKED if gpu else VNNI)
+
+
 @contextlib.contextmanager
 def _failures_of(name: str) -> Iterator[None]:
     """Turns the driver's errors into DeviceError."""
@@ -128,7 +139,11 @@ def _failures_of(name: str) -> Iterator[None]:
     try:
         yield
     except cl.Error as error:
-        raise DeviceError(f"device {name} failed: {error}") from error
+        first = str(error).strip().partition("\n")[0]
+        # Drivers may hand out memory only when it is first used.
+        if error.code in (cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE, cl.status_code.OUT_OF_HOST_MEMORY):
+            raise OutOfMemory(f"device {name}: no room ({first})") from error
+        raise DeviceError(f"device {name} failed: {first}; if it goes on failing, the driver needs a restart") from error
 
 
 class OpenCLBuffer:
@@ -159,12 +174,11 @@ class QueueReplay(Replay):
 
     kind = "queue"
 
-    def __init__(self, launches: Sequence[Launch], queue: cl.CommandQueue, kernels: Sequence[cl.Kernel], group: int) -> None:
+    def __init__(self, launches: Sequence[Launch], name: str, queue: cl.CommandQueue, kernels: Sequence[cl.Kernel], group: int) -> None:
         import pyopencl as cl  # noqa: PLC0415
 
         super().__init__(launches)
-        self._enqueue, self._queue = cl.enqueue_nd_range_kernel, queue
-        self._name = queue.device.name.strip()
+        self._enqueue, self._name, self._queue = cl.enqueue_nd_range_kernel, name, queue
         self._calls = [(kernel, (launch.groups * group,), (group,)) for kernel, launch in zip(kernels, launches, strict=True)]
 
     def run(self) -> None:
@@ -190,7 +204,7 @@ class OpenCLDevice(Device):
     ) -> None:
         import pyopencl as cl  # noqa: PLC0415
 
-        from backends.probe import probe_dot  # noqa: PLC0415
+        from backends.probe import PORTABLE, language  # noqa: PLC0415
 
         gpu = shape == "gpu" or (shape == "auto" and not device.type & cl.device_type.CPU)
         self.name, self.device = name, device
@@ -198,7 +212,7 @@ class OpenCLDevice(Device):
         self.line = device_line(name, device) + (", kernels in GPU shape" if gpu else "")
         self.units = device.max_compute_units
         self._cache = ProgramCache(cache_dir, notices)
-        self.dot = probe_dot(self.name, self.line, self._cache) if instructions == "auto" and not gpu else 3
+        self.dot = fast_dot(name, device, gpu, self._cache) if instructions == "auto" else PORTABLE
         try:
             self._context = cl.Context([device])
             self._queue = cl.CommandQueue(self._context)
@@ -207,7 +221,8 @@ class OpenCLDevice(Device):
             reason = f"; the CPU runtime does not start from a path with a blank in it: {sys.prefix!r}" if " " in sys.prefix else ""
             raise DeviceError(f"device {name} cannot be opened: {error}{reason}") from error
         # The prefetch builtin takes a generic pointer, which OpenCL C has from 2.0 on.
-        self._prefetch = ["-cl-std=CL3.0", "-DSTRATA_PREFETCH"] if "OpenCL C 3" in device.opencl_c_version else []
+        standard = language(device.opencl_c_version)
+        self._prefetch = [*standard, "-DSTRATA_PREFETCH"] if standard else []
         self._programs: dict[tuple[Any, ...], cl.Program] = {}
         self._building: dict[tuple[Any, ...], threading.Lock] = {}
         self._lock = threading.Lock()
@@ -224,9 +239,14 @@ class OpenCLDevice(Device):
             host = _host_memory(nbytes)
             return OpenCLBuffer(cl.Buffer(self._context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=host), host, nbytes)
         except (OSError, MemoryError, cl.Error) as error:
-            raise DeviceError(
-                f"device {self.name}: no room for {nbytes / 2**20:.0f} MiB more ({error}); a smaller --ctx or model needs less"
-            ) from error
+            limit = self.device.max_mem_alloc_size
+            most = f", its driver gives at most {limit >> 20} MiB at once" if nbytes > limit else ""
+            raise OutOfMemory(f"device {self.name}: no room for {nbytes / 2**20:.0f} MiB more ({error}){most}") from error
+
+    def memory(self) -> Memory | None:
+        import pyopencl as cl  # noqa: PLC0415
+
+        return host_memory() if self.device.type & cl.device_type.CPU else Memory(None, self.device.global_mem_size)
 
     def upload(self, buffer: OpenCLBuffer, array: NDArray[Any], offset: int = 0) -> None:
         import pyopencl as cl  # noqa: PLC0415
@@ -258,8 +278,8 @@ class OpenCLDevice(Device):
         # On a CPU the driver submits a command buffer no faster than we enqueue its launches, and reads back after it more slowly
         # (docs/benchmarks.md), so "auto" takes the queue there.
         if style != "buffer" and (self.device.type & cl.device_type.CPU or not supported):
-            return QueueReplay(launches, self._queue, kernels, self.group)
-        return CommandBufferReplay(launches, self.device, self._queue, kernels, self.group)
+            return QueueReplay(launches, self.name, self._queue, kernels, self.group)
+        return CommandBufferReplay(launches, self.name, self.device, self._queue, kernels, self.group)
 
     def finish(self) -> None:
         with _failures_of(self.name):

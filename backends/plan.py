@@ -13,10 +13,12 @@ import numpy as np
 
 from backends.device import Device, KernelSpec, Launch
 from backends.model.matrix import LINE, Matrix
-from backends.tables import MAX_WINDOW, OUT_INTS, PARTIAL_INTS, ROW_INTS, SILU, SLOT_INTS, STORE
+from backends.tables import CONTROL_INTS, CUT_INTS, DRAFT_PART, MAX_WINDOW, OUT_INTS, PARTIAL_INTS, ROW_INTS, SILU, SLOT_INTS, STORE
 
 MAX_BIASES = 1024
 PICK_SHARES = 64
+PART_INTS = 4
+SAMPLER = ("sampler.h",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +32,17 @@ class Sizes:
 
 
 class Workspace:
-    """Tables and activations for up to `rows` rows, `slots` sequences and `groups` work-groups; end_ids: tokens that end a sequence.
+    """Tables and activations for up to `rows` rows, `slots` sequences of `ctx` positions and `groups` work-groups.
+
+    end_ids: tokens that end a sequence.
 
     Raises DeviceError when memory runs out.
     """
 
-    def __init__(self, device: Device, sizes: Sizes, rows: int, groups: int, slots: int = 1, end_ids: Sequence[int] = ()) -> None:
+    def __init__(self, device: Device, sizes: Sizes, rows: int, groups: int, ctx: int, slots: int = 1, end_ids: Sequence[int] = ()) -> None:
         self.device, self.rows_max, self.groups, self.sizes = device, rows, groups, sizes
-        self.control = device.zeros(16, np.int32)
+        self.control = device.zeros(CONTROL_INTS, np.int32)
+        self.ctx, self.history = ctx, device.zeros(slots * ctx, np.int32)
         self.rows = device.zeros(rows * ROW_INTS, np.int32)
         self.slots = device.zeros(slots * SLOT_INTS, np.int32)
         self.out = device.zeros(slots * OUT_INTS, np.int32)
@@ -51,6 +56,8 @@ class Workspace:
         self.hidden = device.zeros(rows * sizes.ff)
         self.logits_stride = -(-sizes.vocab // 16) * 16
         self.logits = device.zeros(MAX_WINDOW * self.logits_stride)
+        self.counts = device.zeros(MAX_WINDOW * self.logits_stride, np.int32)
+        self.cuts = device.zeros(MAX_WINDOW * CUT_INTS, np.int32)
         # Codes of up to 2 bytes or floats, and two floats per 32 columns, of every row.
         widest = max(sizes.embd, sizes.heads, sizes.ff)
         self.scratch_lines = -(-rows * widest * 4 // LINE) + 1
@@ -65,14 +72,13 @@ class Workspace:
         """Work-groups for a launch of independent items: on a CPU all there are, in GPU shape one for each."""
         return self.groups if self.device.lanes > 1 else max(1, min(items, self.groups))
 
-    def activate(self, matrix: Matrix, x: Any, x_stride: int, norm: Any, epsilon: float) -> list[Launch]:
+    def activate(self, matrix: Matrix, x: Any, x_stride: int, norm: Any, epsilon: float, control: Any = None) -> list[Launch]:
         """Prepares the rows of a mat-vec, where its kernel does not do so itself (kernels/activation.h)."""
         if self.device.lanes > 1:
             return []
         normed = (x, 0, 0.0) if norm is None else (norm, 1, float(epsilon))
-        return [
-            Launch(matrix.spec("activate", "activate"), (self.control, x, x_stride, *normed, matrix.columns, self.scratch), self.share(self.rows_max))
-        ]
+        args = (control or self.control, x, x_stride, *normed, matrix.columns, self.scratch)
+        return [Launch(matrix.spec("activate", "activate"), args, self.share(self.rows_max))]
 
     def matvec(
         self,
@@ -87,12 +93,13 @@ class Workspace:
         y_block: int = 0,
         norm: Any = None,
         epsilon: float = 0.0,
+        control: Any = None,
     ) -> list[Launch]:
-        """y (op) W norm(x) for every row; norm: the weights of an RMS norm of x before, None for none."""
+        """y (op) W norm(x) for every row; norm: the weights of an RMS norm of x before, None for none; control: who says how many rows."""
         launch = Launch(
             matrix.spec("matvec", "matvec", TILE=tile),
             (
-                self.control,
+                control or self.control,
                 matrix.buffer,
                 matrix.lines,
                 x,
@@ -111,19 +118,31 @@ class Workspace:
             ),
             self.share(matrix.row_blocks // (2 if mode == SILU else 1)),
         )
-        return [*self.activate(matrix, x, x_stride, norm, epsilon), launch]
+        return [*self.activate(matrix, x, x_stride, norm, epsilon, control), launch]
 
-    def picks(self, n_vocab: int) -> list[Launch]:
-        """The target's own tokens from the logits, and acceptance."""
+    def picks(self, n_vocab: int, filtered: bool = False) -> list[Launch]:
+        """The target's own tokens from the logits, and acceptance. filtered: for slots with top-k, top-p or min-p; the others are as ever."""
         shares = self.share(PICK_SHARES)
+        logits = (self.control, self.rows, self.slots, self.logits, self.logits_stride, n_vocab)
+        adjust = (self.bias_ids, self.biases, MAX_BIASES, self.history, self.ctx, self.counts)
+        cut = [Launch(KernelSpec("filter", "filter", SAMPLER), (*logits, *adjust, self.cuts), self.share(MAX_WINDOW))] if filtered else []
         return [
-            Launch(
-                KernelSpec("pick", "pick"),
-                (self.control, self.rows, self.slots, self.logits, self.logits_stride, n_vocab, self.bias_ids, self.biases, MAX_BIASES, self.partial),
-                shares,
-            ),
-            Launch(KernelSpec("pick", "accept"), (self.control, self.rows, self.slots, self.end_ids, self.partial, shares, self.out), 1),
+            *cut,
+            Launch(KernelSpec("pick", "pick", SAMPLER), (*logits, *adjust, int(filtered), self.cuts, self.partial), shares),
+            Launch(KernelSpec("pick", "accept", SAMPLER), (self.control, self.rows, self.slots, self.end_ids, self.partial, shares, self.out), 1),
         ]
+
+
+class DraftWorkspace(Workspace):
+    """The same for a drafter of one sequence, whose vocabulary is its head's.
+
+    head_control: says whether there is a draft to pick (0 or 1 rows). parts: what shares of the head leave for the pick.
+    """
+
+    def __init__(self, device: Device, sizes: Sizes, rows: int, groups: int, ctx: int) -> None:
+        super().__init__(device, sizes, rows, groups, ctx)
+        self.head_control = device.zeros(CONTROL_INTS, np.int32)
+        self.parts = device.zeros(-(-sizes.vocab // DRAFT_PART) * PART_INTS, np.int32)
 
 
 def programs(launches: Iterable[Launch]) -> list[KernelSpec]:

@@ -13,12 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backends import reference_math
+from backends.decode.sampling import Filters, Penalties, kept, penalise, raw_weights
 from backends.device import KernelSpec
 from backends.model.weights import WEIGHT_TYPES, Unpacked, unpack
 from backends.tables import (
     ADD,
     BLOCK,
+    CONTROL_FIRST,
+    CONTROL_PRODUCT,
+    CONTROL_ROOM,
     CONTROL_ROWS,
+    CUT_ID,
+    CUT_INTS,
+    CUT_TOP,
+    CUT_VALUE,
+    DRAFT_PART,
     FLAG_BAD,
     FLAG_BUDGET,
     FLAG_CONTEXT,
@@ -26,8 +35,12 @@ from backends.tables import (
     GATED,
     OUT_BAD_POSITION,
     OUT_COUNT,
+    OUT_DRAFTED,
+    OUT_DRAFTS,
     OUT_FLAGS,
     OUT_INTS,
+    OUT_KEPT,
+    OUT_PROBABILITIES,
     OUT_TOKENS,
     PARTIAL_INTS,
     ROW_INTS,
@@ -35,11 +48,19 @@ from backends.tables import (
     SLOT_BIASES,
     SLOT_BUDGET,
     SLOT_CONTEXT,
+    SLOT_DRAFT_MIN_P,
+    SLOT_FREQUENCY,
     SLOT_IGNORE_END,
     SLOT_INTS,
+    SLOT_LAST_N,
+    SLOT_MIN_P,
+    SLOT_REPEAT,
     SLOT_SEED_HIGH,
     SLOT_SEED_LOW,
     SLOT_TEMPERATURE,
+    SLOT_TOP_K,
+    SLOT_TOP_P,
+    SLOT_WINDOW,
 )
 
 Floats = NDArray[np.float32]
@@ -99,13 +120,25 @@ def quantise(x: Floats) -> tuple[Floats, Floats, Floats]:
     return codes, top * np.float32(0.00787401574803149606), codes.sum(2)
 
 
-def embed(spec: KernelSpec, control: NumpyBuffer, rows: NumpyBuffer, weights: NumpyBuffer, columns: int, x: NumpyBuffer, x_stride: int) -> None:
-    """x[row] = the embedding of the row's token; an inactive row is zero."""
+def embed(
+    spec: KernelSpec,
+    control: NumpyBuffer,
+    rows: NumpyBuffer,
+    history: NumpyBuffer,
+    history_stride: int,
+    weights: NumpyBuffer,
+    columns: int,
+    x: NumpyBuffer,
+    x_stride: int,
+) -> None:
+    """x[row] = the embedding of the row's token, which goes into its sequence's history too; an inactive row is zero."""
     table = rows.ints(ROW_INTS)[: _count(control)]
     matrix = _matrix(spec, weights, 0, columns, 1 << 24)
     out = x.floats(x_stride)
-    for r, (_, _, token, active) in enumerate(table):
+    for r, (slot, position, token, active) in enumerate(table):
         out[r, :columns] = matrix.row(token) if active else 0
+        if active:
+            history.ints(history_stride)[slot, position] = token
 
 
 def matvec(
@@ -129,12 +162,14 @@ def matvec(
 ) -> None:
     """y (op) W norm(x) for every row; activations int8 per 32 values for quantised weights."""
     count = _count(control)
+    if not count:  # a chain that has ended
+        return
     values = x.floats(x_stride)[:count, :columns]
     if normed:
         values = rms_norm(values, norm.data.view(np.float32)[:columns], epsilon)
     matrix = _matrix(spec, weights, weight_lines, columns, row_blocks)
     # Row by row: a library's order of summation may depend on how many rows there are, and no bit may (SEMANTICS: the guarantee).
-    product = np.stack([_product(matrix, row) for row in values]) if count else np.zeros((0, row_blocks * 16), np.float32)
+    product = np.stack([_product(matrix, row) for row in values])
     if mode == SILU:
         parts = product.reshape(count, -1, 2, 16)
         product = (reference_math.silu(np.ascontiguousarray(parts[:, :, 0])) * parts[:, :, 1]).reshape(count, -1)
@@ -157,6 +192,31 @@ def _product(matrix: Unpacked, x: Floats) -> Floats:
     terms: Floats = (matrix.scales * dots + matrix.minima * sums[0][:, None]) * scales[0][:, None]
     total: Floats = terms.sum(0)
     return total
+
+
+def pair(
+    spec: KernelSpec,
+    control: NumpyBuffer,
+    rows: NumpyBuffer,
+    embedding: NumpyBuffer,
+    x: NumpyBuffer,
+    x_stride: int,
+    inner_norm: NumpyBuffer,
+    hidden_norm: NumpyBuffer,
+    embedding_norm: NumpyBuffer,
+    epsilon: float,
+    columns: int,
+    out: NumpyBuffer,
+    out_stride: int,
+) -> None:
+    """[N(embedding of the row's token) ; N(N(x of the row's position, inner_norm), hidden_norm)]: what the drafter's first matrix reads."""
+    matrix = _matrix(spec, embedding, 0, columns, 1 << 24)
+    inner, hidden, own = (norm.data.view(np.float32)[:columns] for norm in (inner_norm, hidden_norm, embedding_norm))
+    first = control.data.view(np.int32)[CONTROL_FIRST]
+    for r, (_, position, token, _) in enumerate(rows.ints(ROW_INTS)[: _count(control)]):
+        source = x.floats(x_stride)[position - first : position - first + 1, :columns]
+        out.floats(out_stride)[r, :columns] = rms_norm(matrix.row(token)[None], own, epsilon)[0]
+        out.floats(out_stride)[r, columns : 2 * columns] = rms_norm(rms_norm(source, inner, epsilon), hidden, epsilon)[0]
 
 
 def qkv(
@@ -246,6 +306,63 @@ def attention(
         target[:] = (np.matmul(weights, v) / weights.sum(2, keepdims=True)).reshape(heads, head_dim)
 
 
+def filter_row(settings: NDArray[np.int32], row: Floats) -> tuple[np.float32, int]:
+    """Where in order the ids that a slot's top-k and top-p keep of a row [vocabulary] end: a logit and an id; all, where they do not act."""
+    everything = np.float32(-3.402823466e38), 0x7FFFFFFF
+    if not settings[SLOT_TEMPERATURE : SLOT_TEMPERATURE + 1].view(np.float32)[0] > 0 or not np.isfinite(row.max(initial=-np.inf, where=row == row)):
+        return everything
+    filters = Filters(int(settings[SLOT_TOP_K]), int(settings.view(np.uint32)[SLOT_TOP_P]) / 2**32 or 1.0)
+    if not filters.active:
+        return everything
+    ids = np.flatnonzero(kept(np.where(np.isnan(row), np.float32(-np.inf), row), filters))
+    lowest = row[ids].min()
+    return lowest, int(ids[row[ids] == lowest].max())
+
+
+def filter(
+    spec: KernelSpec,
+    control: NumpyBuffer,
+    rows: NumpyBuffer,
+    slots: NumpyBuffer,
+    logits: NumpyBuffer,
+    stride: int,
+    n_vocab: int,
+    bias_ids: NumpyBuffer,
+    biases: NumpyBuffer,
+    biases_per_slot: int,
+    history: NumpyBuffer,
+    history_stride: int,
+    counts: NumpyBuffer,
+    cuts: NumpyBuffer,
+) -> None:
+    """Bias and penalties, then for every row where in order its kept ids end, and its largest logit."""
+    for r, (slot, position, _, active) in enumerate(rows.ints(ROW_INTS)[: _count(control)]):
+        if active:
+            settings, row = slots.ints(SLOT_INTS)[slot], logits.floats(stride)[r, :n_vocab]
+            _adjust(row, settings, slot, position, bias_ids, biases, biases_per_slot, history.ints(history_stride))
+            value, last = filter_row(settings, row)
+            cut = cuts.ints(CUT_INTS)[r]
+            top = np.float32(np.max(row, initial=-np.inf, where=row == row))
+            cut[CUT_VALUE], cut[CUT_ID], cut[CUT_TOP] = value.view(np.int32), last, top.view(np.int32)
+
+
+def _adjust(
+    row: Floats,
+    settings: NDArray[np.int32],
+    slot: int,
+    position: int,
+    bias_ids: NumpyBuffer,
+    biases: NumpyBuffer,
+    biases_per_slot: int,
+    history: NDArray[np.int32],
+) -> None:
+    """Logit bias and penalties, in place."""
+    used = slice(0, settings[SLOT_BIASES])
+    row[bias_ids.ints(biases_per_slot)[slot, used]] += biases.floats(biases_per_slot)[slot, used]
+    repeat, presence, frequency = settings[SLOT_REPEAT : SLOT_FREQUENCY + 1].view(np.float32).tolist()
+    row[:] = penalise(row, history[slot, : position + 1], Penalties(repeat, presence, frequency, int(settings[SLOT_LAST_N])))
+
+
 def pick(
     spec: KernelSpec,
     control: NumpyBuffer,
@@ -257,18 +374,33 @@ def pick(
     bias_ids: NumpyBuffer,
     biases: NumpyBuffer,
     biases_per_slot: int,
+    history: NumpyBuffer,
+    history_stride: int,
+    counts: NumpyBuffer,
+    filtered: int,
+    cuts: NumpyBuffer,
     partial: NumpyBuffer,
 ) -> None:
-    """The best id of every row: logit bias, then logit + temperature * Gumbel noise; ties to the lowest id. One share."""
-    for r, (slot, position, _, _) in enumerate(rows.ints(ROW_INTS)[: _count(control)]):
+    """The best id of every row: bias and penalties unless `filtered`, then, of the ids kept, logit + temperature * Gumbel noise; ties to the
+    lowest id. One share."""
+    for r, (slot, position, _, active) in enumerate(rows.ints(ROW_INTS)[: _count(control)]):
+        if not active:
+            continue
         settings, row = slots.ints(SLOT_INTS)[slot], logits.floats(stride)[r, :n_vocab]
-        used = slice(0, settings[SLOT_BIASES])
-        row[bias_ids.ints(biases_per_slot)[slot, used]] += biases.floats(biases_per_slot)[slot, used]
+        if not filtered:
+            _adjust(row, settings, slot, position, bias_ids, biases, biases_per_slot, history.ints(history_stride))
         scores = row
-        temperature = settings[SLOT_TEMPERATURE : SLOT_TEMPERATURE + 1].view(np.float32)[0]
+        temperature, least = settings[[SLOT_TEMPERATURE, SLOT_MIN_P]].view(np.float32)
         if temperature > 0:
             key = tuple(int(word) for word in settings[SLOT_SEED_LOW : SLOT_SEED_HIGH + 1].view(np.uint32))
             scores = row + temperature * reference_math.gumbel(noise_words(key, int(position) + 1, n_vocab))
+            if filtered:
+                cut = cuts.ints(CUT_INTS)[r]
+                value = cut.view(np.float32)[CUT_VALUE]
+                mask = (row > value) | ((row == value) & (np.arange(n_vocab) <= cut[CUT_ID]))
+                if least > 0:
+                    mask &= raw_weights(row) >= least
+                scores = np.where(mask, scores, np.float32(-np.inf))
         result = partial.ints(PARTIAL_INTS)[r]
         usable = np.where(np.isnan(scores), np.float32(-np.inf), scores)
         best = int(usable.argmax())
@@ -326,7 +458,96 @@ def accept(
     control.data.view(np.int32)[CONTROL_ROWS] = len(following)
 
 
-OPS: Final[dict[str, Callable[..., None]]] = {op.__name__: op for op in (embed, qkv, matvec, attention, pick, accept)}
+def draft_begin(
+    spec: KernelSpec,
+    rows: NumpyBuffer,
+    slots: NumpyBuffer,
+    out: NumpyBuffer,
+    control: NumpyBuffer,
+    draft_rows: NumpyBuffer,
+    head_control: NumpyBuffer,
+) -> None:
+    """After acceptance: the accepted rows' cells, the last one first, and how many drafts the next window has room for."""
+    slot, position, _, active = rows.ints(ROW_INTS)[0].tolist()
+    settings, result = slots.ints(SLOT_INTS)[slot], out.ints(OUT_INTS)[0]
+    result[OUT_DRAFTED] = result[OUT_KEPT] = 0
+    emitted = int(result[OUT_COUNT]) if active else 0
+    for r in range(emitted):
+        draft_rows.ints(ROW_INTS)[r] = slot, position - 1 - r, result[OUT_TOKENS + emitted - 1 - r], 1
+    room = min(settings[SLOT_WINDOW] - 1, settings[SLOT_BUDGET] - 1, settings[SLOT_CONTEXT] - 2 - position)
+    own = control.data.view(np.int32)
+    own[CONTROL_ROWS], own[CONTROL_FIRST], own[CONTROL_ROOM] = emitted, position - emitted, room
+    head_control.data.view(np.int32)[CONTROL_ROWS] = emitted > 0 and room > 0
+    control.data.view(np.float64)[CONTROL_PRODUCT // 2] = 1.0
+
+
+def draft_parts(spec: KernelSpec, head_control: NumpyBuffer, logit: NumpyBuffer, n_ids: int, parts: NumpyBuffer) -> None:
+    """Of every DRAFT_PART ids of the draft head's row: largest logit, its place, sum of exp(logit - largest), not-a-number seen."""
+    if not _count(head_control):
+        return
+    row = logit.data.view(np.float32)[:n_ids]
+    for part, first in enumerate(range(0, n_ids, DRAFT_PART)):
+        share = row[first : first + DRAFT_PART]
+        usable = np.where(np.isnan(share), np.float32(-np.inf), share)
+        result = parts.ints(4)[part]
+        result[0], result[1] = usable.max().view(np.int32), first + int(usable.argmax())
+        result[2] = reference_math.exp(usable - usable.max()).sum(dtype=np.float32).view(np.int32)
+        result[3] = (np.isnan(share) | (share == np.inf)).any()
+
+
+def draft_pick(
+    spec: KernelSpec,
+    parts: NumpyBuffer,
+    n_parts: int,
+    ids: NumpyBuffer,
+    subset: int,
+    step: int,
+    control: NumpyBuffer,
+    draft_rows: NumpyBuffer,
+    head_control: NumpyBuffer,
+    window_control: NumpyBuffer,
+    rows: NumpyBuffer,
+    slots: NumpyBuffer,
+    out: NumpyBuffer,
+    thresholds: NumpyBuffer | None = None,
+) -> None:
+    """The drafted token, its probability, and whether the window rules keep it; then the next row of the chain, if there is to be one."""
+    if not _count(head_control):
+        return
+    table = parts.ints(4)[:n_parts]
+    values, sums = table[:, 0].copy().view(np.float32), table[:, 2].copy().view(np.float32)
+    best = int(values.argmax())
+    total = (sums * reference_math.exp(values - values[best])).sum(dtype=np.float32)
+    probability = np.float32(reference_math.div(np.float32(1), total).item())
+    token = int(table[best, 1])
+    token = int(ids.data.view(np.int32)[token]) if subset else token
+    slot, position, _, _ = rows.ints(ROW_INTS)[0].tolist()
+    product = control.data.view(np.float64)[CONTROL_PRODUCT // 2 : CONTROL_PRODUCT // 2 + 1]
+    kept = False
+    if table[:, 3].any() or values[best] == -np.inf:
+        token = -1
+    else:
+        kept = bool(probability >= slots.floats(SLOT_INTS)[slot, SLOT_DRAFT_MIN_P])
+        if kept and thresholds is not None:
+            product *= float(probability)
+            kept = bool(product[0] >= float(thresholds.data.view(np.float32)[position]))
+    result = out.ints(OUT_INTS)[0]
+    result[OUT_DRAFTED], result[OUT_DRAFTS + step] = step + 1, token
+    result[OUT_PROBABILITIES + step] = probability.view(np.int32)
+    own = control.data.view(np.int32)
+    more = kept and step + 1 < own[CONTROL_ROOM]
+    if kept:
+        rows.ints(ROW_INTS)[step + 1] = slot, position + step + 1, token, 1
+        window_control.data.view(np.int32)[CONTROL_ROWS] = step + 2
+        result[OUT_KEPT] = step + 1
+    if more:
+        draft_rows.ints(ROW_INTS)[0] = slot, position + step, token, 1
+        own[CONTROL_FIRST] = position + step
+    own[CONTROL_ROWS] = head_control.data.view(np.int32)[CONTROL_ROWS] = more
+
+
+_ALL = (embed, pair, qkv, matvec, attention, filter, pick, accept, draft_begin, draft_parts, draft_pick)
+OPS: Final[dict[str, Callable[..., None]]] = {op.__name__: op for op in _ALL}
 
 
 def run(spec: KernelSpec, args: tuple[Any, ...]) -> None:

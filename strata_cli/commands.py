@@ -9,6 +9,9 @@ import click
 # name: (module, what `strata --help` says). A module is imported when its command runs, so that the help stays fast.
 COMMANDS: dict[str, tuple[str, str]] = {
     "generate": ("strata_cli.generate", "Generate text from a prompt."),
+    "batch": ("strata_cli.batch", "Answer a file of requests, a line each."),
+    "bench": ("strata_cli.bench", "Measure settings and programs beside each other."),
+    "draft-vocab": ("strata_cli.draft_vocab", "Build or show a draft vocabulary: the tokens that drafts are picked from."),
     "devices": ("strata_cli.devices", "List the devices that can run a model."),
     "env": ("strata_cli.env", "List the settings and where each value comes from."),
 }

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from backends.config import BACKENDS, INSTRUCTIONS, INT_MAX, KERNEL_SHAPES, KV_TYPES, LAUNCHES
+from backends.config import BACKENDS, INSTRUCTIONS, INT_MAX, KERNEL_SHAPES, KV_TYPES, LAUNCHES, PENALTY_MAX, REPEAT_PENALTY_MIN
 from backends.errors import BadValue
+from backends.tables import MAX_WINDOW
 from strata_cli import grammar
 from strata_cli.grammar import Grammar, refuse
 
@@ -47,7 +48,13 @@ def _variable(name: str, kind: Grammar, default: str, doc: str, value: Any = Non
 
 
 _BUDGET = f"-1 or an integer from 1 to {INT_MAX}"
+_LAST_N = f"-1 or an integer from 0 to {INT_MAX}"
 _MODEL = grammar.word("a GGUF file, or the name of an installed model package", "FILE|PACKAGE")
+
+_VOCABULARY = grammar.word("auto, none, a file of token ids (little-endian int32), or the name of a bundled one", "FILE|NAME|none", "auto")
+_MTP_FILE = "a GGUF file with an MTP layer"
+DRAFTER = grammar.existing_file(_MTP_FILE, {"auto": None, "on": True, "off": False})
+DRAFTER_FILE = grammar.existing_file(_MTP_FILE)
 
 VARIABLES: tuple[Variable, ...] = (
     _variable("MODEL", _MODEL, BUNDLED_MODEL, "The model: a GGUF file, or an installed model package."),
@@ -69,11 +76,33 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     _variable("MAX_NEW", grammar.integer(1, INT_MAX, {"-1": -1}, _BUDGET), "512", "Tokens to generate at most; -1: until the end."),
     _variable("TEMPERATURE", grammar.number(0, 100), "0", "Sampling temperature; 0 is greedy."),
+    _variable("TOP_K", grammar.integer(0, INT_MAX), "40", "With a temperature: keep the K likeliest tokens; 0: all."),
+    _variable("TOP_P", grammar.number(0, 1), "0.95", "With a temperature: keep the fewest tokens that hold this part of the probability; 1: all."),
+    _variable(
+        "MIN_P", grammar.number(0, 1), "0.05", "With a temperature: keep tokens of at least this part of the likeliest one's probability; 0: all."
+    ),
+    _variable(
+        "REPEAT_PENALTY",
+        grammar.number(REPEAT_PENALTY_MIN, PENALTY_MAX),
+        "1",
+        "Divides the logit of a token that occurred lately (multiplies a negative one); 1: off.",
+    ),
+    _variable("REPEAT_LAST_N", grammar.integer(0, INT_MAX, {"-1": -1}, _LAST_N), "64", "How many of the last tokens the penalties look at; -1: all."),
+    _variable("PRESENCE_PENALTY", grammar.number(-PENALTY_MAX, PENALTY_MAX), "0", "Lowers the logit of a token that occurred lately."),
+    _variable("FREQUENCY_PENALTY", grammar.number(-PENALTY_MAX, PENALTY_MAX), "0", "The same, for each time it occurred."),
     _variable("SEED", grammar.integer(0, 2**64 - 1, {"random": None}), "random", "Seed of sampling; random: one is drawn and shown."),
     _variable("LOGIT_BIAS", grammar.BIASES, "(none)", "An amount added to a token's logit; -inf bans the token.", {}),
     _variable("STOP", grammar.STOPS, "(none)", "A text that ends the generation and is left out of it.", ()),
     _variable("IGNORE_EOS", grammar.switch(), "off", "Go on behind the model's end tokens (for measurements)."),
+    _variable(
+        "SPEC", grammar.integer(0, MAX_WINDOW, {"auto": None}), "auto", "Tokens a round verifies at most; 0, 1: no drafts; auto: 4 with a drafter."
+    ),
+    _variable("SPEC_MIN_P", grammar.number(0, 1), "0.5", "A draft is kept while its probability is at least this; 0: always."),
+    _variable("SPEC_PCUM", grammar.P_CUM, "(none)", "A draft is kept while the product of probabilities is at least this, by depth. Off by default."),
+    _variable("MTP", DRAFTER, "auto", "Draft with an MTP layer; auto: where there is one; FILE: with the one in that file."),
+    _variable("DRAFT_VOCAB", _VOCABULARY, "auto", "The token ids that drafts are picked from; auto: those of the bundled drafter, else all."),
     _variable("CACHE", grammar.folder("off"), "(the platform's cache folder)", "Folder for compiled programs; off: keep none."),
+    _variable("DATA", grammar.existing_folder(), "(the checkout's data, or share/strata)", "Folder of the data files that come with Strata."),
     _variable("PREFILL_CHUNK", grammar.integer(1, 512), "64", "Prompt rows per submission. Never changes the text."),
     _variable(
         "WORK_GROUPS", grammar.integer(1, 1024, {"auto": None}), "auto", "Work-groups per launch; auto: the device's units. Never changes the text."
@@ -84,6 +113,8 @@ VARIABLES: tuple[Variable, ...] = (
 )
 BY_NAME = {variable.name: variable for variable in VARIABLES}
 BY_KEY = {variable.key: variable for variable in VARIABLES}
+# A flag without a variable of its own: what it says, another key's value can say as well.
+SHARED_KEYS = {"mtp-model": "mtp"}
 
 
 def raw(environ: Mapping[str, str]) -> dict[str, str]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from backends.config import BIAS_MAX, INT_MAX
+from backends.decode.window import DEPTH_MAX, PCum
+from backends.errors import BadValue
 
 # int() and float() also take '1_000', other scripts' digits, 'nan' and 'inf'; a setting does not.
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -113,6 +115,49 @@ def folder(none: str) -> Grammar:
         return path
 
     return Grammar(f"a folder, or {none}", "FOLDER", parse)
+
+
+def existing_folder() -> Grammar:
+    """A folder that exists."""
+
+    def parse(text: str) -> str:
+        path = os.path.expanduser(text)
+        if "\0" in path or not os.path.isdir(path):
+            raise ValueError
+        return path
+
+    return Grammar("a folder that exists", "FOLDER", parse)
+
+
+def existing_file(what: str, words: Mapping[str, bool | None] | None = None) -> Grammar:
+    """A file that exists, or one of `words` with a meaning of its own. what: the file, in words."""
+    special = dict(words or {})
+
+    def parse(text: str) -> str | bool | None:
+        if text in special:
+            return special[text]
+        path = os.path.expanduser(text)
+        if "\0" in path or not os.path.isfile(path):
+            raise ValueError("no such file")
+        return path
+
+    names = "".join(f"{word}, " for word in special)
+    return Grammar(f"{names}{'or ' if special else ''}{what}", "|".join([*special, "FILE"]), parse)
+
+
+def _p_cum(text: str) -> PCum:
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) not in (1, 2, 4):
+        raise ValueError(f"{len(parts)} values")
+    cutoffs = [number(0, 1).parse(part) for part in parts[:2]]
+    depths = [integer(0, DEPTH_MAX).parse(part) for part in parts[2:]]
+    try:
+        return PCum(*cutoffs, *depths)
+    except BadValue:
+        raise ValueError(f"d0 {depths[0]} is above d1 {depths[1]}") from None
+
+
+P_CUM = Grammar("base[,deep[,d0,d1]]: base and deep numbers from 0 to 1, d0 and d1 integers, 0 <= d0 <= d1", "base[,deep[,d0,d1]]", _p_cum)
 
 
 def whole_utf8(text: str) -> str:

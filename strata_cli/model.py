@@ -37,6 +37,12 @@ def locate(name: str, where: str) -> Path:
     raise BadValue(f"{where}: there is no file and no installed model package {name!r}; the bundled model comes with `{GET_BUNDLED}`")
 
 
+def is_bundled(path: Path) -> bool:
+    """Whether a file is the bundled model's, by whatever path or link."""
+    folders = _package_folders(BUNDLED_MODEL) or []
+    return any(Path(folder).resolve() in path.resolve().parents for folder in folders)
+
+
 def _package_folders(name: str) -> list[str] | None:
     # A dotted name would make find_spec import the parent; model packages are top-level ones, and none is ever imported here.
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):

@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from backends.config import Result
@@ -104,8 +104,8 @@ def statistics(result: Result, max_new: int) -> str:
     return ", ".join(parts)
 
 
-def as_object(result: Result, load_ms: float, settings: dict[str, Any]) -> dict[str, Any]:
-    """What --json prints."""
+def result_object(result: Result) -> dict[str, Any]:
+    """A result as JSON values: what a batch writes for each request, and the most of what --json prints."""
     return {
         "text": result.text,
         "token_ids": list(result.token_ids),
@@ -122,14 +122,23 @@ def as_object(result: Result, load_ms: float, settings: dict[str, Any]) -> dict[
             "by_position": [list(pair) for pair in result.speculation.by_position],
         },
         "timings": {
-            "load_ms": _rounded(load_ms),
             "prefill_ms": _rounded(result.timings.prefill_ms),
             "decode_ms": _rounded(result.timings.decode_ms),
             "prompt_tok_s": _rounded(prompt_rate(result)),
             "decode_tok_s": _rounded(decode_rate(result)),
         },
-        "settings": settings,
     }
+
+
+def as_object(result: Result, load_ms: float, settings: dict[str, Any]) -> dict[str, Any]:
+    """What --json prints."""
+    found = result_object(result)
+    return {**found, "timings": {"load_ms": _rounded(load_ms), **found["timings"]}, "settings": settings}
+
+
+def json_biases(biases: Mapping[int, float]) -> dict[str, Any]:
+    """Biases as JSON has them, which knows no infinity."""
+    return {str(token): "-inf" if amount == float("-inf") else amount for token, amount in biases.items()}
 
 
 def _rounded(value: float | None) -> float | None:

@@ -14,7 +14,7 @@ def read_prompt(argument: str | None, file: str | None) -> str:
     if argument is not None and file is not None:
         raise BadValue("PROMPT and -f FILE are both given; leave one out")
     if file is not None and file != "-":
-        text = _decode(_read_file(file), file)
+        text = decode_text(_read_file(file), file)
     elif argument is None or argument == "-":
         text = _read_stdin(asked=argument == "-" or file == "-")
     else:
@@ -45,15 +45,16 @@ def _read_stdin(asked: bool) -> str:
         raise BadValue("no prompt: give it as `strata generate PROMPT`, with -f FILE, or through a pipe; `strata generate -` reads what you type")
     wait_for(sys.stdin)
     try:
-        return _decode(sys.stdin.buffer.read(), "standard input")
+        return decode_text(sys.stdin.buffer.read(), "standard input")
     except OSError as error:
         raise BadValue(f"standard input: {error.strerror}") from None
 
 
-def _decode(content: bytes, name: str) -> str:
+def decode_text(content: bytes, name: str, what: str = "the prompt") -> str:
+    """The text of a file's bytes, without a byte order mark and one final newline. what: it is, for messages. Raises BadValue."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise BadValue(f"{name}: not UTF-8 at byte {error.start} (0x{content[error.start]:02x}); the prompt must be UTF-8 text") from None
-    # `echo hello |` and editors end a text with a newline that is no part of the prompt.
+        raise BadValue(f"{name}: not UTF-8 at byte {error.start} (0x{content[error.start]:02x}); {what} must be UTF-8 text") from None
+    # `echo hello |` and editors end a text with a newline that is no part of it.
     return text.removeprefix("\ufeff").removesuffix("\n").removesuffix("\r")

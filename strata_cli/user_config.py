@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from backends.errors import BadValue
-from strata_cli.environment import BY_KEY, nearest
+from strata_cli.environment import BY_KEY, SHARED_KEYS, nearest
 from strata_cli.grammar import refuse
 
 
@@ -41,7 +41,7 @@ def load(path: str) -> dict[str, Any]:
         raise BadValue(f"{path}: not TOML: {error}") from None
     for key in values:
         if key not in BY_KEY:
-            match = nearest(key, BY_KEY)
+            match = SHARED_KEYS.get(key) or nearest(key, BY_KEY)
             raise BadValue(f"{path}: {key!r} is not a key; " + (f"nearest: {match}" if match else f"allowed: {', '.join(BY_KEY)}"))
     return values
 

@@ -8,6 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.device_choice import PROGRAMS, settings_of
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", metavar="NAME", help="run tests that can choose a device on this one alone, as `strata devices` names it")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Gives `place` its values (tests/device_choice.py)."""
+    if "place" in metafunc.fixturenames:
+        chosen = metafunc.config.getoption("--device")
+        places = metafunc.module.PLACES if chosen is None else {chosen: settings_of(chosen)}
+        metafunc.parametrize("place", list(places.values()), ids=list(places), scope="module")
+
 
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
@@ -23,7 +37,7 @@ def smollm2_path() -> Path:
 @pytest.fixture(scope="session")
 def cache_dir() -> str:
     """A folder for compiled kernels that outlives the test run, so that the next run need not compile them again."""
-    return str(Path(__file__).parent.parent / "build" / "test-cache")
+    return str(PROGRAMS)
 
 
 def skip_or_fail(reason: str) -> None:

@@ -17,7 +17,7 @@ from backends import tables
 from tests.tiny import write_tiny_llama
 
 ROOT = Path(__file__).parent.parent
-TARGETS = ["setup", "demo", "test", "test-all", "lint", "bench", "guarantee", "golden", "gpu-check", "peer", "clean", "help"]
+TARGETS = ["setup", "setup-hip", "demo", "test", "test-all", "lint", "bench", "guarantee", "golden", "gpu-check", "peer", "clean", "help"]
 TEXT_SUFFIXES = {".py", ".cl", ".h", ".md", ".cfg", ".toml", ".json", ""}
 
 
@@ -45,6 +45,16 @@ def test_an_installation_holds_all_modules_and_kernels(monkeypatch: pytest.Monke
     assert {path for path in wanted if path.suffix == ".py"} == modules
     assert {path for path in wanted if path.suffix in (".cl", ".h")} <= data
     assert not [package for package in distribution.packages if package.partition(".")[0] not in ("backends", "strata_cli")]
+
+
+def test_an_installation_holds_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    from setuptools import Distribution
+
+    monkeypatch.chdir(ROOT)
+    distribution: Any = Distribution({"script_name": "setup.py"})
+    distribution.parse_config_files(["setup.cfg"])
+    held = {(Path(folder), Path(name)) for folder, names in distribution.data_files for name in names}
+    assert held == {(Path("share/strata") / path.parent.relative_to(ROOT / "data"), path.relative_to(ROOT)) for path in sources("data")}
 
 
 def test_the_console_script_and_the_name() -> None:
@@ -113,25 +123,6 @@ def test_no_file_names_a_place_on_somebodys_machine() -> None:
         if place.search(line)
     ]
     assert not found
-
-
-def test_the_benchmarks_arithmetic() -> None:
-    from tests.bench.decode_vs_llama_cpp import PREFILL, summarise
-
-    def run(decode: float, prefill: float, window: float, ids: list[int]) -> dict[str, Any]:
-        windows = {"1": [1.0, 2.0, 9.0], "4": [window] * 3}
-        return {"decode_ms": decode, "prefill_ms": [prefill, prefill, 1e9], "window_ms": windows, "token_ids": ids, "about": {}}
-
-    pair = {"strata": run(10.0, 50.0, 3.0, [1, 2, 3, 4]), "llama.cpp": run(40.0, 150.0, 6.0, [1, 2, 9, 4])}
-    slow = {"strata": run(30.0, 50.0, 3.0, [1, 2, 3, 4]), "llama.cpp": run(30.0, 150.0, 6.0, [1, 2, 9, 4])}
-    summary = summarise([pair, pair, slow], 4)
-    assert summary["decode tok/s"]["medians"] == pytest.approx([400, 100])
-    assert summary["decode tok/s"]["ratios"] == pytest.approx([4, 4, 1])
-    assert summary["decode tok/s"]["ratio"] == pytest.approx(4)
-    assert summary["prefill tok/s"]["medians"] == pytest.approx([1e3 * PREFILL / 50, 1e3 * PREFILL / 150])
-    assert summary["window 4 / window 1"]["medians"] == pytest.approx([1.5, 3])
-    assert summary["window 4 ms"]["ratio"] == pytest.approx(2)
-    assert summary["same first tokens"] == 2
 
 
 def test_a_requantised_copy_is_the_same_model_in_another_type(tmp_path: Path) -> None:

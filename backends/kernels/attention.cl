@@ -1,8 +1,8 @@
 // Causal attention of every row over the KV blocks of its own sequence, in order, merged by running maximum and sum. A row reads no
-// cell beyond its own position. HEAD: head size. Rows of one sequence share the KV loads, ATTENTION_TILE at a time.
+// cell beyond its own position. HEAD: head size. Rows of one sequence share the KV loads, ATTENTION_TILE at a time. This is the CPU shape,
+// a row of a head in one go; attention_chunks.cl is the GPU shape.
 #define CELLS(block) (((size_t)(block) * kv_heads + kv_head) * BLOCK * HEAD)  // where this head's cells of a KV block start
 
-#if LANES == 16
 #define CHUNKS (HEAD / 16)
 
 typedef struct { float top, sum; VF out[CHUNKS]; } Attended;
@@ -133,100 +133,10 @@ DEVICE void attend(int R, GLOBAL const int *rows, GLOBAL const half *keys, GLOBA
     for (int c = 0; c < CHUNKS; c++) STOREF(state[t].out[c] * share, out + (size_t)t * out_stride, c);
   }
 }
-#define ATTENTION_LOCALS
-#define ATTENTION_ROOM
-#else
-#define OWNED ((ATTENTION_TILE * HEAD + GROUP - 1) / GROUP)  // (row, dim) pairs of a work-item: item, item + GROUP, ...
-#define TEAMS (GROUP / BLOCK)
-
-// R rows, all active and of one sequence, for one query head, by a whole work-group: scores by (team, cell), then values by (row, dim).
-#define ATTENTION_LOCALS \
-  LOCAL_ARRAY float weight_[ATTENTION_TILE * BLOCK]; \
-  LOCAL_ARRAY float fold_[ATTENTION_TILE * BLOCK]; \
-  LOCAL_ARRAY float top_[ATTENTION_TILE]; \
-  LOCAL_ARRAY float sum_[ATTENTION_TILE]; \
-  LOCAL_ARRAY float shrink_[ATTENTION_TILE];
-
-// The same fold over the BLOCK cells of every row, in place in `fold`; the result stands in cell 0.
-#define FOLD(op) \
-  for (int half_ = BLOCK / 2; half_ > 0; half_ /= 2) { \
-    for (int t = team; t < R; t += TEAMS) \
-      if (cell < half_) { float a = fold[t * BLOCK + cell], b = fold[t * BLOCK + cell + half_]; fold[t * BLOCK + cell] = op; } \
-    BARRIER(); \
-  }
-
-DEVICE void attend(int R, GLOBAL const int *rows, GLOBAL const half *keys, GLOBAL const half *values, GLOBAL const int *blocks,
-                   GLOBAL const float *q, int q_stride, float scale, int kv_heads, int kv_head, GLOBAL float *out, int out_stride,
-                   LOCAL float *weight, LOCAL float *fold, LOCAL float *top, LOCAL float *sum, LOCAL float *shrink) {
-  int item = local_id(), cell = item % BLOCK, team = item / BLOCK, deepest = 0;
-  float acc[OWNED];
-  for (int n = 0; n < OWNED; n++) acc[n] = 0.0f;
-  for (int t = 0; t < R; t++) deepest = max(deepest, rows[t * ROW_INTS + ROW_POSITION]);
-  for (int t = item; t < R; t += GROUP) {
-    top[t] = -INFINITY;
-    sum[t] = 0.0f;
-  }
-  BARRIER();
-  for (int b = 0; b <= deepest / BLOCK; b++) {
-    GLOBAL const half *key = keys + CELLS(blocks[b]), *value = values + CELLS(blocks[b]);
-    for (int t = team; t < R; t += TEAMS) {
-      float score = -INFINITY;
-      if (b * BLOCK + cell <= rows[t * ROW_INTS + ROW_POSITION]) {
-        float even = 0.0f, odd = 0.0f;
-        for (int d = 0; d < HEAD; d += 2) {
-          even = fma(load_half((cell / 16 * HEAD + d) * 16 + cell % 16, key), q[t * q_stride + d], even);
-          odd = fma(load_half((cell / 16 * HEAD + d + 1) * 16 + cell % 16, key), q[t * q_stride + d + 1], odd);
-        }
-        score = (even + odd) * scale;
-      }
-      weight[t * BLOCK + cell] = score;
-      fold[t * BLOCK + cell] = score;
-    }
-    BARRIER();
-    FOLD(a > b || a != a ? a : b)
-    for (int t = item; t < R; t += GROUP) {
-      if (b * BLOCK > rows[t * ROW_INTS + ROW_POSITION]) continue;  // no cell of this row in the block: it keeps what it has
-      float highest = top[t] > fold[t * BLOCK] ? top[t] : fold[t * BLOCK];
-      shrink[t] = m_exp_1(top[t] - highest);
-      top[t] = highest;
-    }
-    BARRIER();
-    for (int t = team; t < R; t += TEAMS) {
-      float w = b * BLOCK + cell <= rows[t * ROW_INTS + ROW_POSITION] ? m_exp_1(weight[t * BLOCK + cell] - top[t]) : 0.0f;
-      weight[t * BLOCK + cell] = w;
-      fold[t * BLOCK + cell] = w;
-    }
-    BARRIER();
-    FOLD(a + b)
-    for (int t = item; t < R; t += GROUP) if (b * BLOCK <= rows[t * ROW_INTS + ROW_POSITION]) sum[t] = fma(sum[t], shrink[t], fold[t * BLOCK]);
-    for (int n = 0; n < OWNED; n++) {
-      int t = (item + n * GROUP) / HEAD, d = (item + n * GROUP) % HEAD;
-      int cells = t < R ? min(rows[t * ROW_INTS + ROW_POSITION] - b * BLOCK + 1, BLOCK) : 0;
-      if (cells > 0) {
-        float even = 0.0f, odd = 0.0f;
-        for (int j = 0; j + 1 < cells; j += 2) {
-          even = fma(load_half(j * HEAD + d, value), weight[t * BLOCK + j], even);
-          odd = fma(load_half((j + 1) * HEAD + d, value), weight[t * BLOCK + j + 1], odd);
-        }
-        if (cells % 2) even = fma(load_half((cells - 1) * HEAD + d, value), weight[t * BLOCK + cells - 1], even);
-        acc[n] = fma(acc[n], shrink[t], even + odd);
-      }
-    }
-    BARRIER();
-  }
-  for (int n = 0; n < OWNED; n++) {
-    int t = (item + n * GROUP) / HEAD, d = (item + n * GROUP) % HEAD;
-    if (t < R) out[(size_t)t * out_stride + d] = acc[n] * m_div_1(1.0f, sum[t]);
-  }
-  BARRIER();
-}
-#define ATTENTION_ROOM , weight_, fold_, top_, sum_, shrink_
-#endif
 
 KERNEL void attention(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const float *query, int query_stride,
                       GLOBAL const half *keys, GLOBAL const half *values, GLOBAL const int *block_table, int blocks_per_slot,
                       int heads, int kv_heads, float scale, GLOBAL float *out, int out_stride) {
-  ATTENTION_LOCALS
   int count = control[CONTROL_ROWS], tiles = (count + ATTENTION_TILE - 1) / ATTENTION_TILE, end = SHARE_END(heads * tiles);
   for (int i = SHARE_BEGIN(heads * tiles); i < end; i++) {
     int head = i / tiles, first = i % tiles * ATTENTION_TILE, stop = min(first + ATTENTION_TILE, count);
@@ -239,9 +149,9 @@ KERNEL void attention(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL 
       GLOBAL float *o = out + (size_t)first * out_stride + head * HEAD;
       if (row[ROW_ACTIVE])
         attend(R, row, keys, values, block_table + row[ROW_SLOT] * blocks_per_slot, query + (size_t)first * query_stride + head * HEAD,
-               query_stride, scale, kv_heads, head / (heads / kv_heads), o, out_stride ATTENTION_ROOM);
+               query_stride, scale, kv_heads, head / (heads / kv_heads), o, out_stride);
       else
-        for (int t = 0; t < R; t++) for (int d = local_id(); d < HEAD; d += local_size()) o[(size_t)t * out_stride + d] = 0.0f;
+        for (int t = 0; t < R; t++) for (int d = 0; d < HEAD; d++) o[(size_t)t * out_stride + d] = 0.0f;
       first += R;
     }
   }

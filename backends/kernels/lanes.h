@@ -16,6 +16,22 @@ DEVICE float hmax(VF v) {
 }
 DEVICE int hsum_int(VI v) { int8 a = v.lo + v.hi; int4 b = a.lo + a.hi; int2 c = b.lo + b.hi; return c.x + c.y; }
 DEVICE int hmax_int(VI v) { int8 a = max(v.lo, v.hi); int4 b = max(a.lo, a.hi); int2 c = max(b.lo, b.hi); return max(c.x, c.y); }
+DEVICE ULONG hsum_long(ulong16 v) { ulong8 a = v.lo + v.hi; ulong4 b = a.lo + a.hi; ulong2 c = b.lo + b.hi; return c.x + c.y; }
+#define VL ulong16
+#define TO_VL(v) convert_ulong16(v)
+#define ANY(mask) any(mask)
+// Appends the lanes of v that are in `mask`, and their ids from `at` on, to a list of *count; a list's order is not a device's promise.
+#define COLLECT(mask, v, at, list, ids, count) { \
+  float lane_[16]; int in_[16]; \
+  vstore16(v, 0, lane_); vstore16(mask, 0, in_); \
+  for (int j_ = 0; j_ < 16; j_++) if (in_[j_]) { (list)[*(count)] = lane_[j_]; (ids)[(*(count))++] = (at) + j_; } }
+#define WORK_ARRAY
+// A work-group is one work-item, which no other shares its part with.
+#undef ATOMIC_INC
+#undef ATOMIC_TAKE
+#define ATOMIC_INC(p) ((*(p))++)
+#define ATOMIC_TAKE(p) take(p)
+DEVICE int take(GLOBAL int *p) { int old = *p; *p = 0; return old; }
 // A kernel's work-items as its text sees them: here one, which carries all 16 lanes.
 #define ITEM(lane, split) const int lane = 0, split = 0;
 #define SPLITS 1
@@ -49,6 +65,14 @@ DEVICE void store_apart(VF v, GLOBAL half *p, int stride) {
 #define LOAD_AT(p, i) ((p)[i])
 #define STORE_AT(v, p, i) ((p)[i] = (v))
 #define CANDIDATE_ARRAY LOCAL_ARRAY
+#define WORK_ARRAY LOCAL
+#define VL ULONG
+#define TO_VL(v) ((ULONG)(v))
+#define hsum_long(v) (v)
+#define hsum_int(v) (v)
+#define hmax(v) (v)
+#define ANY(mask) (mask)
+#define COLLECT(mask, v, at, list, ids, count) { int j_ = ATOMIC_INC_LOCAL(count); (list)[j_] = (v); (ids)[j_] = (at); }
 #define FOR_SHARE(i, count) for (int i = group_id() * local_size() + local_id(); i < (count); i += num_groups() * local_size())
 #endif
 // Splits `count` items over the work-groups of a launch; which group computes an item never changes the item.

@@ -1,33 +1,41 @@
-// The target's own token for every row: logit bias, then argmax of logit + temperature * Gumbel noise (temperature 0: of the logit),
-// ties to the lowest id. `pick` works on shares of the vocabulary, `accept` merges them, accepts drafts and stops.
+// The target's own token for every row: bias and penalties, then of the ids that the filters keep the argmax of logit + temperature *
+// Gumbel noise (temperature 0: of all logits), ties to the lowest id. `pick` works on shares of the vocabulary, `accept` merges them,
+// accepts drafts and stops.
 #define PARTIAL_INTS 4        // best value (float bits), id, not-a-number or infinity seen, 0
 
 // The better of two candidates: larger value, then lower id.
 #define BETTER(v, id, best, best_id) ((v) > (best) || ((v) == (best) && (id) < (best_id)))
 
+// filtered: `filter` has run, which applied bias and penalties and left `cuts`.
 KERNEL void pick(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const int *slots, GLOBAL float *logits, int stride, int n_vocab,
-                 GLOBAL const int *bias_ids, GLOBAL const float *biases, int biases_per_slot, GLOBAL int *partial) {
+                 GLOBAL const int *bias_ids, GLOBAL const float *biases, int biases_per_slot, GLOBAL const int *history,
+                 int history_stride, GLOBAL int *counts, int filtered, GLOBAL const int *cuts, GLOBAL int *partial) {
 #define CANDIDATES (LANES * GROUP)
   CANDIDATE_ARRAY float top[CANDIDATES];
   CANDIDATE_ARRAY int top_id[CANDIDATES];
   CANDIDATE_ARRAY int bad[CANDIDATES];
   int count = control[CONTROL_ROWS], blocks = (n_vocab + 15) / 16, begin = SHARE_BEGIN(blocks), end = SHARE_END(blocks);
   for (int r = 0; r < count; r++) {
-    GLOBAL const int *row = rows + r * ROW_INTS, *slot = slots + row[ROW_SLOT] * SLOT_INTS;
+    GLOBAL const int *row = rows + r * ROW_INTS, *slot = slots + row[ROW_SLOT] * SLOT_INTS, *cut = cuts + r * CUT_INTS;
     GLOBAL float *logit = logits + (size_t)r * stride;
-    for (int i = local_id(); i < slot[SLOT_BIASES]; i += GROUP) {
-      int id = bias_ids[row[ROW_SLOT] * biases_per_slot + i];
-      if (id / 16 >= begin && id / 16 < end) logit[id] += biases[row[ROW_SLOT] * biases_per_slot + i];
-    }
-    BARRIER_GLOBAL();
-    float temperature = AS_F_1(slot[SLOT_TEMPERATURE]);
+    if (!row[ROW_ACTIVE]) continue;
+    if (!filtered)
+      adjust(logit, begin * 16, min(end * 16, n_vocab), slot, row[ROW_POSITION], bias_ids + row[ROW_SLOT] * biases_per_slot,
+             biases + row[ROW_SLOT] * biases_per_slot, history + (size_t)row[ROW_SLOT] * history_stride, counts + (size_t)r * stride);
+    float temperature = AS_F_1(slot[SLOT_TEMPERATURE]), least = AS_F_1(slot[SLOT_MIN_P]);
     VF best = (VF)(-INFINITY);
     VI ids = (VI)(0x7fffffff), nan = (VI)(0);
-    for (int at = begin * 16 + local_id(); at < end * 16; at += CANDIDATES) {
+    for (int at = begin * 16 + local_id() * LANES; at < end * 16; at += CANDIDATES) {
       VI id = LANE_IDS + at;
       VF v = LOAD_AT(logit, at);
-      nan |= ((v != v) | (v == (VF)(INFINITY))) & (id < (VI)(n_vocab));
+      VI kept = id < (VI)(n_vocab);
+      nan |= ((v != v) | (v == (VF)(INFINITY))) & kept;
       if (temperature > 0.0f) {
+        if (filtered) {
+          kept &= NO_LATER(v, id, AS_F_1(cut[CUT_VALUE]), cut[CUT_ID]);
+          if (!ANY(kept)) continue;
+          if (least > 0.0f) kept &= WEIGHT(v, AS_F_1(cut[CUT_TOP])) >= (VF)(least);
+        }
         VU word[4];
         philox(AS_VU(id) >> 2, (VU)(row[ROW_POSITION] + 1), (uint)slot[SLOT_SEED_LOW], (uint)slot[SLOT_SEED_HIGH], word);
         // In two steps: Oclgrind 21.10 takes the first of a chain of four.
@@ -35,7 +43,7 @@ KERNEL void pick(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const
         VU x = (id & 1) != 0 ? odd : even;
         v = fma((VF)(temperature), gumbel(x), v);
       }
-      VI better = (v > best) & (id < (VI)(n_vocab));
+      VI better = (v > best) & kept;
       best = better ? v : best;
       ids = better ? id : ids;
     }

@@ -22,6 +22,10 @@
 #define uchar unsigned char
 #define uint unsigned int
 #define LONG long long
+#define ULONG unsigned long long
+#define ATOMIC_INC(p) atomicAdd(p, 1)
+#define ATOMIC_INC_LOCAL(p) atomicAdd(p, 1)
+#define ATOMIC_TAKE(p) atomicExch(p, 0)
 #undef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
 #define fma(a, b, c) __fmaf_rn(a, b, c)
@@ -74,9 +78,25 @@ DEVICE unsigned short stored_half(float v) { unsigned short h; asm("cvt.rn.f16.f
 #define store_half(v, i, p) ((p)[i] = (unsigned short)float_to_half(v))
 #endif
 
-// sum + the products of four unsigned bytes of w with four signed bytes of x, for DOT == 4 (dot.h).
+// sum + the products of four unsigned bytes of w with four signed bytes of x, for DOT == 4 (dot.h). Every form is exact. AMD's compiler
+// says which instruction the device has: SUDOT4 takes unsigned by signed bytes, SDOT4 only signed by signed.
+#ifdef __HIP_DEVICE_COMPILE__
+#if __has_builtin(__builtin_amdgcn_sudot4)
+#define SUDOT4(w, x, sum) __builtin_amdgcn_sudot4(false, (int)(w), true, (int)(x), sum, false)
+#elif __has_builtin(__builtin_amdgcn_sdot4)
+#define SDOT4(a, b, sum) __builtin_amdgcn_sdot4((int)(a), (int)(b), sum, false)
+#endif
+#endif
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 610
 DEVICE int DP4A(int sum, unsigned int w, unsigned int x) { int r; asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(w), "r"(x), "r"(sum)); return r; }
+#elif defined(SUDOT4)
+DEVICE int DP4A(int sum, unsigned int w, unsigned int x) { return SUDOT4(w, x, sum); }
+#elif defined(SDOT4)
+DEVICE ALWAYS_INLINE int DP4A(int sum, unsigned int w, unsigned int x) {
+  // Where the compiler sees that every byte is below 128, as 4-bit codes are, signed is unsigned. Else w - 128, with 128 * sum(x) put back.
+  if (__builtin_constant_p(w & 0x80808080u) && (w & 0x80808080u) == 0u) return SDOT4(w, x, sum);
+  return SDOT4(w ^ 0x80808080u, x, sum) + 128 * SDOT4(0x01010101u, x, 0);
+}
 #else
 DEVICE int DP4A(int sum, unsigned int w, unsigned int x) {
   for (int j = 0; j < 32; j += 8) sum += (int)(w >> j & 255u) * (int)(signed char)(x >> j & 255u);

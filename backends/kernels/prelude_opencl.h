@@ -11,6 +11,10 @@
 #define store_half(v, i, p) vstore_half_rte(v, i, p)
 #define RESTRICT restrict
 #define LONG long
+#define ULONG ulong
+#define ATOMIC_INC(p) atomic_inc(p)
+#define ATOMIC_INC_LOCAL(p) atomic_inc(p)
+#define ATOMIC_TAKE(p) atomic_xchg(p, 0)
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
 #define BARRIER_GLOBAL() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 #define group_id() ((int)get_group_id(0))
@@ -22,6 +26,8 @@
 #else
 #define PREFETCH(pointer)
 #endif
+// sum + the products of four unsigned bytes of w with four signed bytes of x, for DOT == 4 (dot.h): cl_khr_integer_dot_product has it.
+#define DP4A(sum, w, x) ((sum) + dot_4x8packed_us_int(w, x))
 
 // The lane types: name_N for N lanes.
 #define F_1 float

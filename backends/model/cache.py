@@ -21,7 +21,7 @@ class KVCache:
     """
 
     def __init__(self, device: Device, layers: int, kv_heads: int, head_dim: int, ctx: int, slots: int = 1) -> None:
-        self.ctx = ctx
+        self.ctx, self.kv_heads, self.head_dim = ctx, kv_heads, head_dim
         self.blocks_per_slot = -(-ctx // BLOCK)
         self.block_table = device.put(np.arange(slots * self.blocks_per_slot, dtype=np.int32))
         cells = slots * self.blocks_per_slot * BLOCK

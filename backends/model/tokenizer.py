@@ -159,6 +159,10 @@ class Tokenizer:
         ids: list[int] = (self._special if special else self._plain).encode(text, add_special_tokens=False).ids
         return ids
 
+    def is_control(self, token: int) -> bool:
+        """Whether a token is a control token, such as the ends of turns; it adds nothing to text."""
+        return self._types[token] == _CONTROL
+
     def token_bytes(self, token: int) -> bytes:
         """The bytes that a token adds to generated text: none for control, unknown and unused tokens."""
         if not 0 <= token < len(self.tokens):

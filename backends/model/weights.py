@@ -150,6 +150,11 @@ def repack(data: Bytes, type_name: str, columns: int, rows: int) -> Bytes:
     return np.ascontiguousarray(kind.repack(blocks.reshape(-1, ROWS, columns // 32, kind.block_bytes)))
 
 
+def repacked_bytes(type_name: str, columns: int, rows: int) -> int:
+    """Bytes of what `repack` makes of such a tensor."""
+    return -(-rows // ROWS) * WEIGHT_TYPES[type_name].row_block_bytes(columns // 32)
+
+
 def unpack(data: Bytes, type_name: str, columns: int, row_blocks: int) -> Unpacked:
     """The inverse of `repack`, dequantised no further: data begins with at most `row_blocks` row blocks."""
     kind = WEIGHT_TYPES[type_name]

@@ -23,8 +23,8 @@ SETTINGS = {
 
 
 def opened(model: Path, cache_dir: str, **settings: object) -> Engine:
-    """An engine on the OpenCL CPU device with the programs of all windows ready."""
-    engine = Engine.open(model, DecodeConfig(backend="opencl", cache_dir=cache_dir, **settings))  # type: ignore[arg-type]
+    """An engine with the programs of all windows ready, on the OpenCL CPU device unless the settings name another."""
+    engine = Engine.open(model, DecodeConfig(**{"backend": "opencl", "cache_dir": cache_dir} | settings))  # type: ignore[arg-type]
     engine.wait_wide()
     return engine
 

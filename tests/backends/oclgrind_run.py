@@ -2,30 +2,48 @@
 
     python -m tests.backends.oclgrind_run MODEL.gguf
 
-Prints "agrees" when logits equal the NumPy reference's within a tolerance and windows of 1 and 8 rows agree bit for bit.
+Prints "agrees" when logits equal the NumPy reference's within a tolerance, and windows of 1 and 8 rows and a prefill agree bit for bit.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+import backends.model.attention
 from backends.config import DecodeConfig, Request
+from backends.decode.window import PCum
 from backends.engine import Engine
+from backends.tables import BLOCK
 
-LENGTH = 70  # crosses a KV block
+LENGTH = 70  # crosses a KV block, which is a chunk of attention here
+DRAFTING: dict[str, Any] = {"spec": 4, "spec_min_p": 0.0, "spec_p_cum": PCum(0.0)}  # every draft is verified
 
 
 def check(model: Path) -> bool:
     """Whether the device agrees with the reference and with itself."""
-    with Engine.open(model, DecodeConfig(backend="opencl", kernel_shape="gpu", instructions="portable", work_groups=3)) as device:
+    backends.model.attention.CHUNK = BLOCK
+    with Engine.open(model, DecodeConfig(backend="opencl", kernel_shape="gpu", instructions="portable", work_groups=3, **DRAFTING)) as device:
         device.wait_wide()
         ids = np.random.default_rng(5).integers(0, device.tokenizer.n_vocab, LENGTH).tolist()
         wide = device.session().logits(ids, 0, 8)
         alone = device.session().logits(ids[:12], 0, 1)
-        request = Request(token_ids=tuple(ids[:5]), max_new=4, temperature=0.7, seed=3, logit_bias={5: 2.0}, ignore_eos=True)
+        sequence = device.session().sequence(LENGTH)
+        sequence.prefill(ids[:-1])
+        last = sequence.logits(ids[-1:], LENGTH - 1, 1)
+        request = Request(
+            token_ids=tuple(ids[:5]),
+            max_new=4,
+            temperature=0.7,
+            seed=3,
+            logit_bias={5: 2.0},
+            repeat_penalty=1.3,
+            frequency_penalty=0.2,
+            ignore_eos=True,
+        )
         session = device.session()
         for _ in session.generate(request):
             pass
@@ -35,7 +53,7 @@ def check(model: Path) -> bool:
         for _ in other.generate(request):
             pass
     assert session.result is not None and other.result is not None
-    same_bits = np.array_equal(wide[:12].view(np.int32), alone.view(np.int32))
+    same_bits = np.array_equal(wide[:12].view(np.int32), alone.view(np.int32)) and np.array_equal(wide[-1:].view(np.int32), last.view(np.int32))
     error = float(np.sqrt(np.mean((wide - expected) ** 2)) / expected.std())
     same_text = session.result.token_ids == other.result.token_ids
     if not (same_bits and same_text and error < 0.02):

@@ -11,6 +11,7 @@ import pytest
 
 import backends.cuda
 import backends.cuda_driver
+import backends.model.attention
 from backends.config import DecodeConfig, Request
 from backends.cuda import BASE_DOT, BYTE_DOT, CudaDevice, cuda_devices
 from backends.device import KernelSpec, Launch
@@ -18,6 +19,9 @@ from backends.devices import list_devices, missing, open_device
 from backends.engine import Engine
 from backends.errors import BadValue, DeviceError
 from backends.kernels.source import kernel_source
+from backends.plan import SAMPLER
+from backends.tables import BLOCK
+from tests.backends.test_probe import dot_words
 from tests.conftest import skip_or_fail
 from tests.cuda_emulator.compiler import system_compiler
 from tests.cuda_emulator.fake_cupy import CUDARuntimeError, FakeCupy, Module, Stream
@@ -37,6 +41,14 @@ MODELS = {
 }
 CTX = 160
 IDS = [int(i) for i in np.random.default_rng(5).integers(3, 96, 75)]  # over a KV block's edge
+
+
+@pytest.fixture(scope="module", autouse=True)
+def chunks() -> Iterator[None]:
+    """Chunks of attention so short that IDS are several."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backends.model.attention, "CHUNK", BLOCK)
+        yield
 
 
 def use(monkeypatch: pytest.MonkeyPatch, cupy: FakeCupy) -> FakeCupy:
@@ -79,6 +91,9 @@ def test_the_same_bits_as_opencl_in_gpu_shape(engine: Engine, model: Path, fake:
     found = engine.session().logits(IDS)
     assert np.array_equal(found.view(np.int32), engine.session().logits(IDS, chunk=1).view(np.int32))
     assert fake.graphs > 0
+    sequence = engine.session().sequence(CTX)
+    sequence.prefill(IDS[:-3])
+    assert np.array_equal(found[-3:].view(np.int32), sequence.logits(IDS[-3:], len(IDS) - 3).view(np.int32))
     with Engine.open(model, DecodeConfig(backend="opencl", kernel_shape="gpu", cache_dir=cache_dir)) as opencl:
         opencl.wait_wide()
         assert np.array_equal(found.view(np.int32), opencl.session().logits(IDS).view(np.int32))
@@ -91,7 +106,7 @@ def test_the_same_bits_as_opencl_in_gpu_shape(engine: Engine, model: Path, fake:
 
 @pytest.mark.parametrize(
     "arm",
-    [{"reverse": True}, {"sanitize": True}, {"capabilities": ((6, 0),)}, {"is_hip": True}],
+    [{"order": 1}, {"sanitize": True}, {"capabilities": ((6, 0),)}, {"is_hip": True}],
     ids=["threads and blocks in reverse", "checks of bounds", "no byte dot product", "HIP's options and queue"],
 )
 def test_what_changes_no_bit(engine: Engine, model: Path, cache_dir: str, arm: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,22 +155,27 @@ def test_half_conversion_is_exact(cache_dir: str) -> None:
     assert np.isnan(narrowed.view(np.float16)[~number]).all()
 
 
-def test_the_byte_dot_product_is_exact(cache_dir: str) -> None:
-    """DOT 4 and plain products, on every pair of extreme bytes."""
+@pytest.mark.parametrize(
+    ("dot", "instruction"), [(BASE_DOT, ""), (BYTE_DOT, ""), (BYTE_DOT, "SDOT4=emulated_sdot4"), (BYTE_DOT, "SUDOT4=emulated_sudot4")]
+)
+def test_the_byte_dot_product_is_exact(dot: int, instruction: str, cache_dir: str) -> None:
+    """Every form of it, on every pair of bytes at every place and on random words."""
     text = kernel_source(["lanes.h", "dot.h"], "cuda") + (
-        "KERNEL void dots(const int *sum, const uint *w, const uint *x, int *out) { int i = local_id(); out[i] = DOT4(sum[i], w[i], x[i]); }\n"
+        "KERNEL void dots(int *sum, const uint *w, const uint *x, int n) {\n"
+        "for (int i = local_id(); i < n; i += GROUP) sum[i] = DOT4(sum[i], w[i], x[i]); }\n"
+        "KERNEL void nibbles(int *sum, const uint *w, const uint *x, int n) {\n"
+        "for (int i = local_id(); i < n; i += GROUP) sum[i] = DOT4(sum[i], w[i] & 0x0f0f0f0fu, x[i]); }\n"
     )
-    rng = np.random.default_rng(1)
-    w, x = rng.choice([0, 1, 15, 127, 128, 255], (64, 4)).astype(np.uint8), rng.choice([-127, -1, 0, 1, 127], (64, 4)).astype(np.int8)
-    sums = rng.integers(-1000, 1000, 64).astype(np.int32)
-    wanted = sums + (w.astype(np.int32) * x).sum(1)
+    w, x, sums = dot_words()
     fake = FakeCupy(cache=Path(cache_dir))
-    for dot in (BASE_DOT, BYTE_DOT):
-        module, stream, out = Module(fake), Stream(fake, True), np.zeros(64, np.int32)
-        module.load(fake.cuda.nvrtc._library(text, ["-DGROUP=64", f"-DDOT={dot}"]))
-        module.get_function("dots")((1,), (64,), tuple(np.uint64(a.ctypes.data) for a in (sums, w, x, out)), 0, stream)
+    module, stream = Module(fake), Stream(fake, True)
+    module.load(fake.cuda.nvrtc._library(text, ["-DGROUP=64", f"-DDOT={dot}", *([f"-D{instruction}"] if instruction else [])]))
+    for name, mask in (("dots", 255), ("nibbles", 15)):
+        out = sums.copy()
+        module.get_function(name)((1,), (64,), (*(np.uint64(a.ctypes.data) for a in (out, w, x)), np.int32(out.size)), 0, stream)
         stream.synchronize()
-        assert np.array_equal(out, wanted)
+        products = (w.view(np.uint8) & mask).astype(np.int32) * x.view(np.int8)
+        assert np.array_equal(out, sums + products.reshape(-1, 4).sum(1, dtype=np.int32))
 
 
 def test_a_barrier_that_not_all_threads_reach_is_found(cache_dir: str) -> None:
@@ -193,7 +213,7 @@ def test_out_of_memory_says_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_launch_styles(fake: FakeCupy) -> None:
     device = device_on(fake)
-    launches = [Launch(KernelSpec("pick", "accept"), (*(device.zeros(64) for _ in range(5)), 0, device.zeros(64)), 1)]
+    launches = [Launch(KernelSpec("pick", "accept", SAMPLER), (*(device.zeros(64) for _ in range(5)), 0, device.zeros(64)), 1)]
     assert [device.record(launches, style).kind for style in ("auto", "buffer", "queue")] == ["CUDA graph", "CUDA graph", "queue"]
     fake.faults.add("begin_capture")
     assert device.record(launches).kind == "queue"
@@ -205,7 +225,7 @@ def test_arguments_of_the_wrong_kind_are_found(fake: FakeCupy) -> None:
     """By the emulator: a driver would run the kernel on rubbish."""
     device = device_on(fake)
     with pytest.raises(DeviceError, match="pick"):
-        device.record([Launch(KernelSpec("pick", "pick"), (1.0, 2), 1)], "buffer").run()
+        device.record([Launch(KernelSpec("pick", "pick", SAMPLER), (1.0, 2), 1)], "buffer").run()
 
 
 def test_a_lost_device(fake: FakeCupy) -> None:
@@ -219,13 +239,13 @@ def test_a_lost_device(fake: FakeCupy) -> None:
 def test_a_kernel_that_does_not_compile(fake: FakeCupy) -> None:
     fake.faults.add("nvrtc")
     with pytest.raises(DeviceError, match=r"does not compile on cuda cuda/0: Emulated GPU.*embed\.cl\(3\)"):
-        device_on(fake).compile([KernelSpec("pick", "pick")])
+        device_on(fake).compile([KernelSpec("pick", "pick", SAMPLER)])
 
 
 def test_programs_are_kept(tmp_path: Path, fake: FakeCupy) -> None:
     name, properties = cuda_devices(fake)[0]
     for _ in range(2):
-        CudaDevice(fake, name, properties, cache_dir=str(tmp_path)).compile([KernelSpec("pick", "pick")])
+        CudaDevice(fake, name, properties, cache_dir=str(tmp_path)).compile([KernelSpec("pick", "pick", SAMPLER)])
         assert len(list(tmp_path.iterdir())) == 1
         fake.faults.add("nvrtc")  # what is kept is not compiled again
 
@@ -233,6 +253,8 @@ def test_programs_are_kept(tmp_path: Path, fake: FakeCupy) -> None:
 def test_instructions(fake: FakeCupy) -> None:
     assert (device_on(fake).dot, device_on(fake, "portable").dot) == (BYTE_DOT, BASE_DOT)
     assert device_on(FakeCupy(capabilities=((6, 0),))).dot == BASE_DOT
+    for architecture, dot in ((b"gfx1030", BYTE_DOT), (b"gfx906:sramecc+:xnack-", BYTE_DOT), (b"gfx1100", BYTE_DOT), (b"gfx900:xnack-", BASE_DOT)):
+        assert device_on(FakeCupy(is_hip=True, architecture=architecture)).dot == dot
 
 
 def test_old_cards_need_the_older_wheel() -> None:
@@ -280,6 +302,8 @@ def test_listing(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert [info.details["fast dot"] for info in found[:2]] == ["dp4a", "portable"]
     assert (found[0].driver, found[0].memory) == ("CUDA 12.9, NVRTC 12.9", 1 << 30)
+    use(monkeypatch, FakeCupy(is_hip=True, architecture=b"gfx90a:sramecc+:xnack-"))
+    assert (list_devices()[0].name, list_devices()[0].details["fast dot"]) == ("hip/0", "sdot4")
 
 
 def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:

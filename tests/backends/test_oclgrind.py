@@ -38,7 +38,7 @@ def vendors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_no_races_and_no_stray_accesses(vendors: Path, tmp_path: Path, name: str) -> None:
-    model = write_tiny_llama(tmp_path / "tiny.gguf", n_layer=1, ctx=128, seed=3, **MODELS[name])
+    model = write_tiny_llama(tmp_path / "tiny.gguf", n_layer=1, ctx=128, seed=3, nextn=True, **MODELS[name])
     done = watched(vendors, "-m", "tests.backends.oclgrind_run", str(model))
     assert done.stdout.split() == ["agrees"], done.stdout + done.stderr[:3000]
     assert done.stderr == "", done.stderr[:3000]

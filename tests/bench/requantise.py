@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType
@@ -40,3 +41,13 @@ def _write(reader: GGUFReader, path: Path, type_name: str) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def main() -> None:
+    """python -m tests.bench.requantise FILE TYPE FOLDER: prints the path of the copy, which for Q4_1 is the bundled model itself."""
+    source, kind, folder = sys.argv[1:]
+    print(source if kind == "Q4_1" else requantised(Path(source), kind, Path(folder)))
+
+
+if __name__ == "__main__":
+    main()

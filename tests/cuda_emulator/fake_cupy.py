@@ -10,17 +10,21 @@ import ctypes
 import hashlib
 import os
 import tempfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from tests.cuda_emulator.compiler import WORDS, compile_library
+from tests.cuda_emulator.compiler import ADDRESS_SANITIZER, SANITIZERS, WORDS, compile_library
 
 GUARD, FILL = 256, 0xA5
+C = ctypes.CDLL(None)
+C.posix_memalign.argtypes, C.free.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t), (ctypes.c_void_p,)
 KINDS = {np.uint64: "p", np.int32: "i", np.float32: "f"}
 
 
@@ -38,17 +42,26 @@ class OutOfMemoryError(MemoryError):
 
 @dataclass
 class FakeCupy:
-    """The module. capability: of each device. memory: bytes of a device. reverse: threads and blocks run in reverse order.
+    """The module. capabilities: of each device. memory: bytes of a device. architecture: AMD's name of it.
 
-    cache: folder for compiled libraries. faults: names of calls that fail: getDeviceCount, begin_capture, synchronize, nvrtc.
+    order: in which threads run between barriers, and blocks: 0 as they are numbered, 1 backwards, else shuffled with that seed. sanitize,
+    address: checks of bounds within a thread; of buffers and shared arrays too, in a process with AddressSanitizer. trace: (kernel,
+    checksum of all buffers after it) of every launch. barriers: (kernel, line) of the barriers that were come to; without_barrier: the
+    one that does nothing. cache: folder for compiled libraries. faults: names of calls that fail: getDeviceCount, begin_capture,
+    synchronize, nvrtc.
     """
 
     capabilities: Sequence[tuple[int, int]] = ((8, 6),)
     memory: int = 1 << 30
     nvrtc_version: tuple[int, int] = (12, 9)
     is_hip: bool = False
-    reverse: bool = False
+    architecture: bytes = b"gfx1030"
+    order: int = 0
     sanitize: bool = False
+    address: bool = False
+    trace: list[tuple[str, int]] | None = None
+    barriers: set[tuple[str, int]] = field(default_factory=set)
+    without_barrier: tuple[str, int] = ("", 0)
     cache: Path | None = None
     faults: set[str] = field(default_factory=set)
     launches: int = 0
@@ -56,7 +69,8 @@ class FakeCupy:
 
     def __post_init__(self) -> None:
         self.used = 0
-        self.live: set[_Memory] = set()
+        self.live: dict[_Memory, None] = {}  # in the order in which they were made
+        self.get_default_memory_pool = lambda: SimpleNamespace(free_bytes=lambda: 0)
         self.cuda = SimpleNamespace(
             runtime=SimpleNamespace(
                 is_hip=self.is_hip,
@@ -83,7 +97,7 @@ class FakeCupy:
 
     def _properties(self, index: int) -> dict[str, Any]:
         major, minor = self.capabilities[index]
-        named = {"name": b"Emulated GPU", "gcnArchName": b"gfx1030"}
+        named = {"name": b"Emulated GPU", "gcnArchName": self.architecture}
         return {**named, "major": major, "minor": minor, "multiProcessorCount": 4, "totalGlobalMem": self.memory}
 
 
@@ -99,15 +113,27 @@ class _Device:
 
 
 class _Memory:
-    """Device memory between two guards; full of FILL, as nobody promises zeros."""
+    """Device memory between two guards; full of FILL, as nobody promises zeros. AddressSanitizer puts guards of its own."""
 
     def __init__(self, cupy: FakeCupy, nbytes: int) -> None:
         if cupy.used + nbytes > cupy.memory:
             raise OutOfMemoryError(f"Out of memory allocating {nbytes:,} bytes")
-        self.data, self.nbytes, self._cupy = np.full(nbytes + 3 * GUARD, FILL, np.uint8), nbytes, cupy
-        self.start = GUARD + -(self.data.ctypes.data + GUARD) % GUARD
+        self.nbytes, self._cupy = nbytes, cupy
+        self._exact: ctypes.c_void_p | None = None
+        if cupy.address:
+            self._exact = ctypes.c_void_p()
+            assert C.posix_memalign(ctypes.byref(self._exact), GUARD, nbytes) == 0
+            self.data, self.start = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(self._exact.value)), 0
+            self.data[:] = FILL
+        else:
+            self.data = np.full(nbytes + 3 * GUARD, FILL, np.uint8)
+            self.start = GUARD + -(self.data.ctypes.data + GUARD) % GUARD
         cupy.used += nbytes
-        cupy.live.add(self)
+        cupy.live[self] = None
+
+    def checksum(self, before: int) -> int:
+        """Of the memory's bytes, and of what is before it."""
+        return zlib.crc32(self.data[self.start : self.start + self.nbytes], before)
 
     def check(self) -> None:
         """Raises where something was written beside the memory."""
@@ -117,7 +143,9 @@ class _Memory:
     def free(self) -> None:
         """Gives the room back."""
         self._cupy.used -= self.nbytes
-        self._cupy.live.discard(self)
+        del self._cupy.live[self]
+        if self._exact is not None:
+            C.free(self._exact)
 
 
 class Pointer:
@@ -142,6 +170,9 @@ class Pointer:
 
     def copy_to_host_async(self, host: ctypes.c_void_p, nbytes: int, stream: Stream) -> None:
         stream.submit(lambda: ctypes.memmove(host, self._range(nbytes), nbytes))
+
+    def copy_from_device_async(self, source: Pointer, nbytes: int, stream: Stream) -> None:
+        stream.submit(lambda: ctypes.memmove(self._range(nbytes), source._range(nbytes), nbytes))
 
     def _range(self, nbytes: int) -> int:
         if not 0 <= self.offset <= self.offset + nbytes <= self.memory.nbytes:
@@ -253,15 +284,15 @@ class _Compiler:
         del self._programs[handle]
 
     def _library(self, source: str, defines: Sequence[str]) -> bytes:
-        sanitize, folder = self._cupy.sanitize, self._cupy.cache
+        checks, folder = ADDRESS_SANITIZER if self._cupy.address else SANITIZERS if self._cupy.sanitize else (), self._cupy.cache
         if folder is None:
-            return compile_library(source, defines, sanitize)
-        text = "\0".join([source, *defines, str(sanitize), WORDS.read_text(encoding="utf-8")])
+            return compile_library(source, defines, checks)
+        text = "\0".join([source, *defines, *checks, WORDS.read_text(encoding="utf-8")])
         path = folder / f"emulated-{hashlib.sha256(text.encode()).hexdigest()[:40]}.so"
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
             part = path.with_suffix(f".{os.getpid()}")
-            part.write_bytes(compile_library(source, defines, sanitize))
+            part.write_bytes(compile_library(source, defines, checks))
             part.replace(path)
         return path.read_bytes()
 
@@ -281,7 +312,7 @@ class Module:
     def get_function(self, name: str) -> Callable[..., None]:
         signature, run = getattr(self._library, f"signature_{name}"), getattr(self._library, f"launch_{name}")
         signature.restype = ctypes.c_char_p
-        kinds, cupy = signature().decode(), self._cupy
+        kinds, cupy, reached = signature().decode(), self._cupy, self._library.reached_barrier
 
         def launch(grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], shared_mem: int, stream: Stream) -> None:
             assert len(grid) == len(block) == 1 and 0 < grid[0] < 1 << 31 and 0 < block[0] <= 1024 and shared_mem == 0
@@ -293,9 +324,15 @@ class Module:
 
             def step(values: Sequence[Any] = values) -> None:
                 cupy.launches += 1
-                line = run(grid[0], block[0], pointers, int(cupy.reverse))
+                line = run(grid[0], block[0], pointers, cupy.order, cupy.without_barrier[1] if cupy.without_barrier[0] == name else 0)
                 if line:
                     raise CUDARuntimeError(f"cudaErrorLaunchFailure: not all threads of {name} reached the barrier in line {line}")
+                if cupy.trace is not None:
+                    cupy.barriers |= {(name, line) for line in iter(map(reached, count()).__next__, 0)}
+                    checksum = 0
+                    for memory in cupy.live:
+                        checksum = memory.checksum(checksum)
+                    cupy.trace.append((name, checksum))
 
             stream.submit(step, capturable=True)
 

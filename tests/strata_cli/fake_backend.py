@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from backends.config import Chunk, DecodeConfig, Request, Result, Speculation, Timings
+from backends.config import Chunk, DecodeConfig, Request, Result, RoundTrace, Speculation, Timings
 
 
 @dataclass
@@ -24,9 +24,24 @@ class Script:
     open_error: BaseException | None = None
     fail_after: int | None = None
     error: BaseException | None = None
+    errors: dict[str, BaseException] = field(default_factory=dict)  # by prompt
+    delay: float = 0.0  # seconds a token takes
     opened: list[tuple[str, DecodeConfig]] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     closed: int = 0
+    drafter: bool = False  # whether the model drafts
+    n_vocab: int = 100
+    traces: list[RoundTrace] = field(default_factory=list)  # one for each token
+
+
+@dataclass
+class Words:
+    """A tokenizer: a word's token is its length."""
+
+    n_vocab: int
+
+    def encode(self, text: str, special: bool) -> list[int]:
+        return list(map(len, text.split()))
 
 
 class Engine:
@@ -39,6 +54,9 @@ class Engine:
     def __init__(self) -> None:
         self.result: Result | None = None
         self.notices = list(self.script.notices)
+        self.drafter = object() if self.script.drafter else None
+        self.window = 4 if self.script.drafter else 1
+        self.tokenizer = Words(self.script.n_vocab)
 
     @classmethod
     def open(cls, model: Any, config: DecodeConfig, progress: Callable[[str, float], None] | None = None, first: Any = None) -> Engine:
@@ -59,17 +77,27 @@ class Engine:
     def close(self) -> None:
         self.script.closed += 1
 
-    def generate(self, request: Request, progress: Callable[[str, float], None] | None = None) -> Iterator[Chunk]:
+    def generate(
+        self,
+        request: Request,
+        progress: Callable[[str, float], None] | None = None,
+        trace: Callable[[RoundTrace], None] | None = None,
+    ) -> Iterator[Chunk]:
         script = self.script
         script.requests.append(request)
         if progress is not None:
             progress("prefill", 1.0)
+        if request.prompt in script.errors:
+            raise script.errors[request.prompt]
         ids: list[int] = []
         while True:
             for index, piece in enumerate(script.pieces):
                 if script.error is not None and index == script.fail_after:
                     raise script.error
                 ids.append(index)
+                if trace is not None and index < len(script.traces):
+                    trace(script.traces[index])
+                time.sleep(script.delay)
                 yield Chunk(piece, (index,))
                 if script.endless:
                     time.sleep(0.001)
@@ -106,6 +134,7 @@ def modules(script: Script, devices: list[DeviceInfo] | None = None, missing: li
     Engine.script = script
     engine, listing = types.ModuleType("backends.engine"), types.ModuleType("backends.devices")
     engine.Engine = Engine  # type: ignore[attr-defined]
+    engine.DEFAULT_WINDOW = 4  # type: ignore[attr-defined]
     found = [DeviceInfo(), DeviceInfo("numpy", "numpy", "NumPy reference", "", 1, 0, False, {})] if devices is None else devices
     listing.DeviceInfo = DeviceInfo  # type: ignore[attr-defined]
     listing.list_devices = lambda: found  # type: ignore[attr-defined]

@@ -8,9 +8,11 @@ import math
 import pytest
 
 from backends.config import DecodeConfig, Request
+from backends.decode.window import PCum
 from backends.errors import BadValue
 from strata_cli import environment
 from strata_cli.environment import BY_NAME, VARIABLES
+from strata_cli.options import GENERATION
 from tests.strata_cli.conftest import Cli
 from tests.strata_cli.surface import GOLDEN, surface
 
@@ -21,11 +23,24 @@ MALFORMED = {
     "STRATA_CTX": ["0", "1", "-1", "4k", "4096.0", "1e3", "2147483648", "9" * 5000],
     "STRATA_MAX_NEW": ["0", "-2", "ten", "1.5", "1_000", "٣", "2147483648"],
     "STRATA_TEMPERATURE": ["-0.1", "nan", "inf", "-inf", "1e400", "100.1", "0,7", "0x1", "1_0"],
+    "STRATA_TOP_K": ["-1", "1.5", "all", "2147483648"],
+    "STRATA_TOP_P": ["-0.1", "1.1", "nan", "95%"],
+    "STRATA_MIN_P": ["-0.1", "1.1", "nan", "."],
+    "STRATA_REPEAT_PENALTY": ["0", "-1", "101", "nan"],
+    "STRATA_REPEAT_LAST_N": ["-2", "1.5", "all"],
+    "STRATA_PRESENCE_PENALTY": ["-101", "101", "nan"],
+    "STRATA_FREQUENCY_PENALTY": ["-101", "101", "inf"],
     "STRATA_SEED": ["-1", "18446744073709551616", "1.0", "none"],
     "STRATA_LOGIT_BIAS": ["5", "=1", "5=", "-1=2", "5=nan", "5=inf", "5=1e10", "5=1,5=2", "5=1,", "a=1", "9999999999=1"],
     "STRATA_STOP": ["[", '[""]', "[1]", '["a"', "[" * 100_000],
     "STRATA_IGNORE_EOS": ["maybe", "ON", "2"],
+    "STRATA_SPEC": ["-1", "9", "1.5", "x"],
+    "STRATA_SPEC_MIN_P": ["-0.1", "1.1", "nan", "50%"],
+    "STRATA_SPEC_PCUM": ["x", "1.1", "-0.1", "nan", ",", "0.5,", "0.5,0.4,100", "0.5,0.4,200,100", "0.5,0.4,-1,5", "0.5,0.4,1.5,5", "1,1,1,1,1"],
+    "STRATA_MTP": ["ON", "true", "nowhere.gguf"],
+    "STRATA_DRAFT_VOCAB": ["nowhere.bin", "smollm2-e", "on"],
     "STRATA_CACHE": ["setup.cfg"],
+    "STRATA_DATA": ["/nowhere/at/all", "setup.cfg"],
     "STRATA_PREFILL_CHUNK": ["0", "513", "auto"],
     "STRATA_WORK_GROUPS": ["0", "1025"],
     "STRATA_INSTRUCTIONS": ["vnni"],
@@ -85,10 +100,12 @@ def test_unknown_names_warn_with_the_nearest(cli: Cli) -> None:
 def test_defaults_are_the_engines() -> None:
     config, request = DecodeConfig(), Request(prompt="hi")
     values = {variable.key: variable.value for variable in VARIABLES}
-    for key in ("backend", "device", "kv", "ctx", "prefill-chunk", "work-groups", "instructions", "launch", "kernel-shape"):
+    same = ("backend", "device", "kv", "ctx", "prefill-chunk", "work-groups", "instructions", "launch", "kernel-shape")
+    for key in (*same, "spec", "spec-min-p", "mtp", "draft-vocab"):
         assert values[key] == getattr(config, key.replace("-", "_")), key
-    for key in ("max-new", "temperature", "seed", "logit-bias", "stop", "ignore-eos"):
-        assert values[key] == getattr(request, key.replace("-", "_")), key
+    assert values["seed"] == request.seed
+    for name in GENERATION:
+        assert values[name.replace("_", "-")] == getattr(request, name), name
 
 
 def test_special_values() -> None:
@@ -101,6 +118,7 @@ def test_special_values() -> None:
             "STRATA_STOP": '["\\n\\n", "[x"]',
             "STRATA_CACHE": "off",
             "STRATA_TEMPERATURE": "-0",
+            "STRATA_SPEC_PCUM": " 0.9 , 0.5,100,200",
         }
     )
     assert values["ctx"] is None
@@ -109,6 +127,7 @@ def test_special_values() -> None:
     assert values["logit-bias"] == {5: -math.inf, 6: 2.5}
     assert values["stop"] == ("\n\n", "[x")
     assert values["cache"] is None
+    assert values["spec-pcum"] == PCum(0.9, 0.5, 100, 200)
     assert math.copysign(1, values["temperature"]) == 1
 
 

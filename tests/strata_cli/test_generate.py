@@ -66,6 +66,13 @@ def test_json(cli: Cli) -> None:
         "ctx": 4096,
         "max_new": 512,
         "temperature": 0.0,
+        "top_k": 40,
+        "top_p": 0.95,
+        "min_p": 0.05,
+        "repeat_penalty": 1.0,
+        "repeat_last_n": 64,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
         "seed": 7,
         "logit_bias": {"5": "-inf"},
         "stop": ["x"],
@@ -77,6 +84,14 @@ def test_json(cli: Cli) -> None:
         "instructions": "auto",
         "launch": "auto",
         "kernel_shape": "auto",
+        "spec": 1,
+        "spec_min_p": 0.5,
+        "spec_p_cum": None,
+        "mtp": False,
+        "mtp_model": None,
+        "draft_vocab": None,
+        "spec_oracle": False,
+        "spec_corrupt": 0,
     }
 
 

@@ -34,6 +34,24 @@ def test_every_flag(cli: Cli) -> None:
     assert request.ignore_eos
 
 
+def test_sampling_flags(cli: Cli) -> None:
+    flags = "--temperature 0.7 --top-k 0 --top-p 1 --min-p 0.1 --repeat-penalty 1.1 --repeat-last-n -1 --presence-penalty -0.5 --frequency-penalty 2"
+    outcome = cli.generate("hi", *flags.split())
+    assert "warning" not in outcome.err
+    request = cli.script.requests[0]
+    assert (request.temperature, request.top_k, request.top_p, request.min_p) == (0.7, 0, 1.0, 0.1)
+    assert (request.repeat_penalty, request.repeat_last_n, request.presence_penalty, request.frequency_penalty) == (1.1, -1, -0.5, 2.0)
+
+
+def test_filters_without_a_temperature_warn_once(cli: Cli) -> None:
+    """One line for all of them; a variable, which holds for sampled runs too, and penalties, which act on greedy ones, say nothing."""
+    lines = cli.generate("hi", "--top-k", "5", "--min-p", "0.2", env={"STRATA_TOP_P": "0.5"}).err.splitlines()
+    assert [line for line in lines if "warning" in line] == [
+        "strata: warning: --top-k, --min-p: no effect at temperature 0, which takes the likeliest token; --temperature above 0 samples"
+    ]
+    assert "warning" not in cli.generate("hi", "--repeat-penalty", "1.2", env={"STRATA_TOP_P": "0.5"}).err
+
+
 @pytest.mark.parametrize("ctx", ["--ctx", "-c", "--max-context"])
 @pytest.mark.parametrize("max_new", ["--max-new", "-n"])
 @pytest.mark.parametrize("temperature", ["--temperature", "--temp"])
@@ -56,6 +74,13 @@ def test_aliases(cli: Cli, ctx: str, max_new: str, temperature: str) -> None:
         ("--temperature", "inf"),
         ("--temperature", "-1"),
         ("--temperature", "1e999"),
+        ("--top-k", "-1"),
+        ("--top-p", "1.01"),
+        ("--min-p", "nan"),
+        ("--repeat-penalty", "0"),
+        ("--repeat-last-n", "-2"),
+        ("--presence-penalty", "1e3"),
+        ("--frequency-penalty", "-101"),
         ("--seed", "-1"),
         ("--seed", "18446744073709551616"),
         ("--logit-bias", "5"),

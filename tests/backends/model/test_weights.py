@@ -57,7 +57,7 @@ def put(device: Device, data: Bytes, type_name: str, columns: int, rows: int, li
 
 
 def workspace(device: Device, columns: int, outputs: int, rows: int, groups: int) -> Workspace:
-    work = Workspace(device, Sizes(embd=columns, heads=columns, ff=columns, vocab=outputs), rows, groups)
+    work = Workspace(device, Sizes(embd=columns, heads=columns, ff=columns, vocab=outputs), rows, groups, 64)
     work.set_rows([(0, i, 0, 1) for i in range(rows)])
     return work
 
@@ -76,7 +76,15 @@ def test_dequantised_rows_equal_ggufs(type_name: str, rows: int, columns: int, d
         matrix = put(device, data, type_name, columns, rows)
         work = workspace(device, columns, 16, len(tokens), 2)
         work.set_rows([(0, i, token, on) for i, (token, on) in enumerate(zip(tokens, active, strict=True))])
-        device.record([Launch(matrix.spec("embed", "embed"), (work.control, work.rows, matrix.buffer, columns, work.x, columns), work.groups)]).run()
+        device.record(
+            [
+                Launch(
+                    matrix.spec("embed", "embed"),
+                    (work.control, work.rows, work.history, work.ctx, matrix.buffer, columns, work.x, columns),
+                    work.groups,
+                )
+            ]
+        ).run()
         found = device.download(work.x, np.float32, expected.size).reshape(expected.shape)
         assert np.array_equal(found, expected)
         if device.name != "numpy":  # which turns -0 into 0

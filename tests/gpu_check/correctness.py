@@ -1,0 +1,56 @@
+"""The tests of kernels and guarantee on one device, each section in a process of its own, which ends in time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.gpu_check.child import GRACE_S, ROOT
+
+# What is wrong at the bottom shows first: what the kernels compute with, then single kernels, then whole models.
+SECTIONS = {
+    "math": ("tests/backends/test_device_bits.py",),
+    "kernels": ("tests/backends/test_ops.py", "tests/backends/test_attention.py", "tests/backends/test_pick.py"),
+    "guarantee": ("tests/backends/test_gpu_shape.py",),
+}
+QUICK = "not q4_0 and not q8_0 and not f32"  # of the tiny models, Q4_1 alone
+
+
+def check(section: str, tests: Sequence[str], device: str, seconds: float, quick: bool) -> dict[str, Any]:
+    """Runs the section's tests on a device. Counts by outcome, "failures" (test and why), "unrun" tests for which there was no time.
+
+    A process that dies or hangs is a failure too: a device that takes it down has not passed.
+    """
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        options = ["-p", "tests.gpu_check.pytest_log", "-p", "no:cacheprovider", "--log-to", str(log), "--stop-after", str(seconds)]
+        command = [sys.executable, "-m", "pytest", "-q", *options, "--device", device, *(["-k", QUICK] if quick else []), *tests]
+        died = ""
+        try:
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds + GRACE_S)
+            said = done.stdout + done.stderr
+            if done.returncode not in (0, 1, 2):  # 2: stopped for want of time
+                died = f"pytest ended with code {done.returncode}"
+        except subprocess.TimeoutExpired:
+            died, said = f"no answer within {seconds + GRACE_S:.0f} s", ""
+        lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
+    tests_run = [line for line in lines if "test" in line]
+    unrun = sum(line.get("unrun", 0) for line in lines)
+    if not died and (not lines or "unrun" not in lines[-1] or (not tests_run and not unrun)):
+        died = "pytest ran no tests"
+    failures = [{"test": line["test"], "why": line["why"]} for line in tests_run if line["outcome"] == "failed"]
+    if died:
+        last = f"; last before it: {tests_run[-1]['test']}" if tests_run else ""
+        words = [line for line in said.splitlines() if line.strip()]
+        failures.append({"test": section, "why": died + last + (f": {words[-1].strip()}" if words else "")})
+    counts = {outcome: sum(line["outcome"] == outcome for line in tests_run) for outcome in ("passed", "skipped")}
+    skips = sorted({line["why"] for line in tests_run if line["outcome"] == "skipped"})
+    took = time.monotonic() - begun
+    return {"section": section, **counts, "failed": len(failures), "failures": failures, "skips": skips, "unrun": unrun, "seconds": took}

@@ -1,0 +1,62 @@
+"""A pytest plugin: what became of each test, a line of JSON each as it ends, and an end in time.
+
+    python -m pytest -p tests.gpu_check.pytest_log --log-to FILE --stop-after SECONDS ...
+
+A line has "test", "outcome" (passed, failed, skipped) and "why". A last line has "unrun": tests that there was no time for.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+class Log:
+    """Writes the lines."""
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        self._file = path.open("a", encoding="utf-8")
+        self._end = time.monotonic() + seconds
+        self._left = 0
+        self._session: pytest.Session | None = None
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._session, self._left = session, len(session.items)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call" and report.outcome == "passed":
+            return
+        if report.when == "teardown" and report.outcome == "skipped":
+            return
+        why = ""
+        if report.outcome != "passed":
+            longrepr: Any = report.longrepr
+            crash = getattr(longrepr, "reprcrash", None)
+            why = crash.message if crash is not None else longrepr[-1] if isinstance(longrepr, tuple) else str(longrepr)
+        self._write({"test": report.nodeid, "outcome": report.outcome, "why": " ".join(str(why).split())[:500]})
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._left -= 1
+        if self._left and self._session is not None and time.monotonic() > self._end:
+            self._session.shouldstop = "no time left"
+
+    def pytest_sessionfinish(self) -> None:
+        self._write({"unrun": self._left})
+        self._file.close()
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--log-to", metavar="FILE")
+    parser.addoption("--stop-after", metavar="SECONDS", type=float)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Log(Path(config.getoption("--log-to")), config.getoption("--stop-after")))
