@@ -189,12 +189,12 @@ class SequenceState:
         self.prefill(ids[:-2], following=ids[-2]) if len(ids) > 2 else None
         work, drafter = self.draft_work, self._drafter
         self._set(ids[-2:-1], len(ids) - 2)
-        self._device.record(self._model.rows(self.work, self.state, 1)).run()
+        self._replay("rows", 1).run()
         source, token, rows, drafts = self.work, ids[-1], [], []
         for step in range(depth):
             self._set_cells([token], len(ids) - 2 + step)
             self._device.upload(work.head_control, np.array([1], np.int32))
-            self._device.record([*drafter.cells(work, self.draft_state, source, 1, 1), *drafter.logits(work)]).run()
+            self._replay("draft" if source is work else "first draft", 1).run()
             rows.append(self._device.download(work.logits, np.float32, drafter.n_ids))
             token = int(rows[-1].argmax())
             token = token if drafter.vocabulary is None else int(drafter.vocabulary[token])
@@ -255,7 +255,8 @@ class SequenceState:
         self.work.set_rows([(0, first + i, token, 1) for i, token in enumerate(ids)])
 
     def _replay(self, kind: str, rows: int = MAX_WINDOW, cells: bool = False) -> Replay:
-        """The recorded plan: "prefill" (no logits; with the drafter's cells or without), "logits" (no picks) or "round"."""
+        """The recorded plan: "prefill" and "rows" (no logits; with the drafter's cells or without), "logits" (no picks), "round", or one row
+        of the drafter with its logits: "first draft" behind the model's residual, "draft" behind its own."""
         tile, rules = self._engine.tile(rows), self._rules
         filtered = kind == "round" and rules.temperature > 0 and rules.filters.active
         drafts = rules.window - 1 if kind == "round" and self._drafting(rules) else 0
@@ -267,8 +268,11 @@ class SequenceState:
 
     def _plan(self, kind: str, tile: int, filtered: bool, drafts: int, cells: bool, thresholds: Any) -> list[Launch]:
         work, drafter, most = self.work, self._drafter, self.work.rows_max if kind == "prefill" else MAX_WINDOW
+        if drafter is not None and kind.endswith("draft"):
+            source = self.draft_work if kind == "draft" else work
+            return [*drafter.cells(self.draft_work, self.draft_state, source, 1, 1), *drafter.logits(self.draft_work)]
         launches: list[Launch] = self._model.rows(work, self.state, tile, most)
-        if kind != "prefill":
+        if kind in ("logits", "round"):
             launches += self._model.logits(work, tile)
         if kind == "round":
             launches += [*work.picks(self._model.shape.vocab, filtered), *self._model.commit(work, self.state)]

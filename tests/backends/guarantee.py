@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,3 +57,26 @@ def poison(engine: Engine, ids: list[int], at: int, value: float) -> NDArray[np.
         engine.device.upload(buffer, np.full(buffer.nbytes // 2, value, np.float16))
     sequence.prefill(ids[:at])
     return bits(sequence.logits(ids[at:], at))
+
+
+def pairwise(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Arms in which any two values of two axes meet at least once: greedily, each begins with two that have not met yet."""
+    names = list(axes)
+    # Of values' places, as values may be equal or not hashable.
+    open_pairs = {
+        ((a, i), (b, j)) for a, b in itertools.combinations(names, 2) for i, j in itertools.product(range(len(axes[a])), range(len(axes[b])))
+    }
+    arms = []
+    while open_pairs:
+        chosen = dict(min(open_pairs, key=lambda pair: (names.index(pair[0][0]), names.index(pair[1][0]), pair[0][1], pair[1][1])))
+        for name in names:
+            if name not in chosen:
+                places = range(len(axes[name]))
+                chosen[name] = max(places, key=lambda i: sum(_pair(names, (name, i), other) in open_pairs for other in chosen.items()))
+        open_pairs -= {_pair(names, *two) for two in itertools.combinations(chosen.items(), 2)}
+        arms.append({name: axes[name][chosen[name]] for name in names})
+    return arms
+
+
+def _pair(names: list[str], one: tuple[str, int], other: tuple[str, int]) -> tuple[tuple[str, int], tuple[str, int]]:
+    return (one, other) if names.index(one[0]) < names.index(other[0]) else (other, one)

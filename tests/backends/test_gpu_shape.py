@@ -21,6 +21,7 @@ from tests.device_choice import has_cpu_runtime, is_chosen
 from tests.tiny import write_tiny_llama
 
 LENGTH = 140
+QUICK = ("q4_1", "f32")  # the others differ in the weights' header alone, which test_ops runs in this shape too
 PLACES = {"opencl": {"kernel_shape": "gpu"}}
 
 
@@ -32,7 +33,7 @@ def chunks() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=list(MODELS))
+@pytest.fixture(scope="module", params=[name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_llama(tmp_path_factory.mktemp("gpu") / f"{request.param}.gguf", n_layer=2, ctx=1024, seed=3, **MODELS[request.param])
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from backends.config import Request
+from backends.config import Request, RoundTrace
+from backends.decode.window import PCum
 from backends.engine import Engine
 from backends.tables import MAX_WINDOW
-from tests.backends.guarantee import after_prefill, bits, opened, poison
+from tests.backends.guarantee import after_prefill, bits, opened, pairwise, poison
 
 pytestmark = pytest.mark.guarantee
+
+DATA = Path(__file__).parents[2] / "data"
+DRAFTER, VOCABULARY = DATA / "drafters" / "smollm2-135m-instruct-mtp-q8_0.gguf", DATA / "draft-vocab" / "smollm2-en.bin"
 
 PROMPT = """Summarise the following notes for a newcomer, then list three questions that they leave open.
 
@@ -27,10 +32,21 @@ REQUESTS = {
     "greedy": Request(prompt=PROMPT, max_new=48, ignore_eos=True),
     "sampled": Request(prompt=PROMPT, max_new=48, ignore_eos=True, temperature=0.8, seed=77),
 }
-ARMS = [
-    {"prefill_chunk": chunk, "work_groups": groups, "instructions": instructions, "launch": launch}
-    for chunk, groups, instructions, launch in itertools.product((1, 7, 64, 512), (1, 2), ("auto", "portable"), ("queue", "buffer"))
-]
+P_CUMS = (None, PCum(0.3), PCum(0.75), PCum(0.9, 0.5, 64, 128))
+ARMS = pairwise(
+    {
+        "spec": range(9),
+        "drafts": ("drafter", "none", "oracle", "corrupted"),
+        "p_cum": P_CUMS,
+        "prefill_chunk": (1, 7, 64, 512),
+        "min_p": (0.0, 0.5, 0.9),
+        "vocabulary": (True, False),
+        "work_groups": (1, 2),
+        "instructions": ("auto", "portable"),
+        "launch": ("queue", "buffer"),
+    }
+)
+assert len(ARMS) <= 60
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +83,50 @@ def test_the_requests_tell_seeds_apart(engine: Engine, texts: dict[str, tuple[in
     assert len({texts["greedy"], texts["sampled"], other}) == 3
 
 
+@pytest.fixture(scope="module")
+def seen() -> dict[int, set[int]]:
+    """Sizes of the windows that were run, by --spec."""
+    return {}
+
+
 @pytest.mark.parametrize("arm", ARMS, ids=["-".join(str(value) for value in arm.values()) for arm in ARMS])
 def test_one_text(
-    smollm2_path: Path, cache_dir: str, texts: dict[str, tuple[int, ...]], one_by_one: np.ndarray, ids: list[int], arm: dict[str, object]
+    smollm2_path: Path,
+    cache_dir: str,
+    texts: dict[str, tuple[int, ...]],
+    one_by_one: np.ndarray,
+    ids: list[int],
+    seen: dict[int, set[int]],
+    arm: dict[str, Any],
 ) -> None:
-    with opened(smollm2_path, cache_dir, **arm) as engine:
+    spec, drafts = arm["spec"], arm["drafts"]
+    settings = {name: arm[name] for name in ("prefill_chunk", "work_groups", "instructions", "launch")}
+    speculation = {"spec": spec, "spec_min_p": arm["min_p"], "spec_p_cum": arm["p_cum"], "mtp": False if drafts in ("none", "oracle") else None}
+    if speculation["mtp"] is None:
+        speculation |= {"mtp_model": str(DRAFTER), "draft_vocab": str(VOCABULARY) if arm["vocabulary"] else None}
+    with opened(smollm2_path, cache_dir, **settings, **speculation) as engine:
         assert np.array_equal(after_prefill(engine, ids, 3), one_by_one[-3:])
         for name, request in REQUESTS.items():
-            assert generated(engine, request) == texts[name], name
+            session, trace = engine.session(), list[RoundTrace]()
+            change = {"oracle": texts[name]} if drafts == "oracle" and spec > 1 else {"corrupt": 3} if drafts == "corrupted" else {}
+            for _ in session.generate(replace(request, **change), trace=trace.append):
+                pass
+            assert session.result is not None and session.result.token_ids == texts[name], name
+            counted = session.result.speculation
+            seen.setdefault(spec, set()).update(entry.rows for entry in trace)
+            if spec > 1 and drafts != "none":
+                assert counted.drafted > 0  # else the arm would prove nothing
+            else:
+                assert counted.drafted == 0
+            if spec > 1 and drafts == "oracle":
+                assert counted.accepted == counted.drafted
+            if spec > 1 and drafts == "corrupted" and counted.drafted > 3:
+                assert counted.accepted < counted.drafted
+
+
+def test_every_window_size_was_run(seen: dict[int, set[int]]) -> None:
+    """By the arms above, which must have run before."""
+    assert seen == {spec: set(range(1, max(1, spec) + 1)) for spec in range(9)}
 
 
 def test_a_cold_start_gives_the_same_text(smollm2_path: Path, tmp_path: Path, texts: dict[str, tuple[int, ...]]) -> None:

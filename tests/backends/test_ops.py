@@ -138,10 +138,11 @@ def test_sequences_do_not_meet(sides: tuple[Side, Side]) -> None:
     device, _ = sides
     vocab = device.engine.model.shape.vocab
     ids = np.random.default_rng(2).integers(0, vocab, (2, 24))
+    replay = device.device.record(device.launches(8)[:-2], "auto")
 
     def logits(rows: list[tuple[int, int, int, int]]) -> np.ndarray:
         device.work.set_rows(rows)
-        device.device.record(device.launches(8)[:-2], "auto").run()
+        replay.run()
         return device.device.download(device.work.logits, np.int32, 8 * device.work.logits_stride).reshape(8, -1)[: len(rows), :vocab]
 
     alone = [np.concatenate([logits([(slot, p, int(ids[slot, p]), 1)]) for p in range(24)]) for slot in (0, 1)]

@@ -34,6 +34,7 @@ def written(tmp_path: Path, text: str) -> tuple[str, ...]:
     return (str(path), "tests/gpu_check/__init__.py")
 
 
+@pytest.mark.slow
 def test_a_rehearsal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From end to end, on the CPU runtime in GPU shape."""
     sections(monkeypatch, math=ONE_TEST, guarantee=("tests/backends/test_gpu_shape.py::test_windows",))
