@@ -180,9 +180,12 @@ class SequenceState:
         return Round(tokens, flags, tuple(out[OUT_DRAFTS : OUT_DRAFTS + drafted].tolist()), probabilities, int(out[OUT_KEPT]))
 
     @_on_device
-    def draft_logits(self, ids: Sequence[int], depth: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Logits float32 [depth, draft head] of a chain of drafts behind `ids`, at positions 0, 1, ..., each draft the largest of its row, and
-        the drafts themselves [depth]. A drafter is needed, and at least two ids."""
+    def draft_logits(self, ids: Sequence[int], depth: int) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]:
+        """A chain of drafts behind `ids`, which stand at positions 0, 1, ...; each draft is the largest of its row.
+
+        Returns logits float32 [depth, draft head], the drafts [depth], and the residuals before the head's norm, float32 [depth, embd], which a
+        chain feeds back. Raises BadValue without a drafter or with fewer than two ids.
+        """
         if self._drafter is None or len(ids) < 2:
             raise BadValue("draft_logits: it needs a drafter and at least two ids")
         self._check(1, 0, len(ids))
@@ -190,17 +193,18 @@ class SequenceState:
         work, drafter = self.draft_work, self._drafter
         self._set(ids[-2:-1], len(ids) - 2)
         self._replay("rows", 1).run()
-        source, token, rows, drafts = self.work, ids[-1], [], []
+        source, token, rows, drafts, residuals = self.work, ids[-1], [], [], []
         for step in range(depth):
             self._set_cells([token], len(ids) - 2 + step)
             self._device.upload(work.head_control, np.array([1], np.int32))
             self._replay("draft" if source is work else "first draft", 1).run()
             rows.append(self._device.download(work.logits, np.float32, drafter.n_ids))
+            residuals.append(self._device.download(work.x, np.float32, drafter.shape.embd))
             token = int(rows[-1].argmax())
             token = token if drafter.vocabulary is None else int(drafter.vocabulary[token])
             drafts.append(token)
             source = work
-        return np.array(rows), np.array(drafts)
+        return np.array(rows), np.array(drafts), np.array(residuals)
 
     @_on_device
     def logits(self, ids: Sequence[int], first: int = 0, window: int = MAX_WINDOW) -> NDArray[np.float32]:

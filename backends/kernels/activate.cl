@@ -6,19 +6,7 @@ KERNEL void activate(GLOBAL const int *control, GLOBAL const float *x, int x_str
   Activation act = scratch_layout(scratch, rows, columns);
   for (int r = group_id(); r < rows; r += num_groups()) {
     GLOBAL const float *row = x + (size_t)r * x_stride;
-    float factor = 1.0f;
-    if (normed) {
-      float sum = 0.0f;
-      for (int i = item; i < columns; i += GROUP) sum = fma(row[i], row[i], sum);
-      sums[item] = sum;
-      BARRIER();
-      for (int half_ = GROUP / 2; half_ > 0; half_ /= 2) {
-        if (item < half_) sums[item] += sums[item + half_];
-        BARRIER();
-      }
-      factor = m_rsqrt_1(m_div_1(sums[0], (float)columns) + epsilon);
-      BARRIER();
-    }
+    float factor = normed ? rms_factor(row, columns, epsilon, sums) : 1.0f;
     for (int b = item; b < blocks; b += GROUP) {
       GLOBAL const float *u = row + b * 32, *w = norm + b * 32;
 #if ACT_INT8

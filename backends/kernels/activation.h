@@ -47,16 +47,7 @@ DEVICE Activation prepare(GLOBAL const float *x, int x_stride, GLOBAL const floa
   int blocks = columns / 32;
   for (int r = 0; r < rows; r++) {
     GLOBAL const float *row = x + (size_t)r * x_stride;
-    float factor = 1.0f;
-    if (normed) {
-      VF s0 = (VF)(0.0f), s1 = (VF)(0.0f);
-      for (int b = 0; b < blocks; b++) {
-        VF u = LOADF(row, 2 * b), v = LOADF(row, 2 * b + 1);
-        s0 = fma(u, u, s0);
-        s1 = fma(v, v, s1);
-      }
-      factor = m_rsqrt_1(m_div_1(hsum(s0 + s1), (float)columns) + epsilon);
-    }
+    float factor = normed ? rms_factor(row, columns, epsilon, 0) : 1.0f;
     for (int b = 0; b < blocks; b++) {
       VF u = LOADF(row, 2 * b), v = LOADF(row, 2 * b + 1);
       if (normed) {

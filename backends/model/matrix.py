@@ -32,7 +32,7 @@ class Matrix:
         return KernelSpec(
             op,
             kernel,
-            ("dot.h", WEIGHT_TYPES[self.type].header, "activation.h", *(("tile.h",) if "TILE" in constants else ())),
+            ("dot.h", WEIGHT_TYPES[self.type].header, "norm.h", "activation.h", *(("tile.h",) if "TILE" in constants else ())),
             tuple(constants.items()),
         )
 

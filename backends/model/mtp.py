@@ -135,10 +135,9 @@ class Drafter:
         s = self.shape
         norm = self.head_norm if source is work else self.target.final_norm
         args = (work.control, work.rows, self.embedding.buffer, source.x, s.embd, norm, self.hidden_norm, self.embedding_norm)
-        spec = self.embedding.spec("pair", "pair")
         return [
             Launch(
-                KernelSpec(spec.op, spec.kernel, (*spec.headers, "norm.h"), spec.constants),
+                self.embedding.spec("pair", "pair"),
                 (*args, float(s.epsilon), s.embd, work.hidden, 2 * s.embd),
                 work.share(2 * most),
             ),

@@ -59,6 +59,14 @@ def assert_near(found: NDArray[np.float32], expected: NDArray[np.float32], where
     assert error.max() <= TOLERANCE, f"{where}: off by {error.max():.2e} at {np.unravel_index(np.argmax(error), error.shape)}"
 
 
+def normed(residuals: NDArray[np.float32], engine: Engine) -> NDArray[np.float32]:
+    """What shared_head_norm (without one, the target's final norm) makes of them: the hidden states that a chain feeds back."""
+    assert engine.drafter is not None
+    weight = engine.device.download(engine.drafter.head_norm, np.float32, residuals.shape[1]).astype(np.float64)
+    x = residuals.astype(np.float64)
+    return (x / np.sqrt((x * x).mean(1, keepdims=True) + engine.drafter.shape.epsilon) * weight).astype(np.float32)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_recording_is_sound(name: str, model: Callable[[str], tuple[Path, Path | None]], recorded: dict[str, Any]) -> None:
     """It holds these cases and weights; chains start at their cell, and no draft of theirs is a near tie."""
@@ -85,8 +93,9 @@ def test_chains_equal_transformers(
     with open_engine(model(name), device, cache_dir) as engine:
         sequence = engine.session().sequence(LENGTH + DEPTH)
         for i, n in reversed(list(enumerate(CUTS))):  # the longest first, so that the others have stale cells behind them
-            logits, drafts = sequence.draft_logits(ids[:n], DEPTH)
+            logits, drafts, residuals = sequence.draft_logits(ids[:n], DEPTH)
             assert_near(logits, recorded[f"{name}/chain/half"][i], f"after {n} tokens")
+            assert_near(normed(residuals, engine), recorded[f"{name}/hidden/half"][i], f"hidden after {n} tokens")
             assert drafts.tolist() == recorded[f"{name}/drafts"][i].tolist()
 
 
@@ -111,5 +120,5 @@ def test_float16_cells_are_the_only_loss(
     name = "own-head-gqa4-head32"
     half, full = (recorded[f"{name}/chain/{kind}"][-1] for kind in ("half", "full"))
     with open_engine(model(name), device, cache_dir) as engine:
-        logits, _ = engine.session().sequence(LENGTH + DEPTH).draft_logits(recorded[f"{name}/ids"].tolist()[: CUTS[-1]], DEPTH)
+        logits, *_ = engine.session().sequence(LENGTH + DEPTH).draft_logits(recorded[f"{name}/ids"].tolist()[: CUTS[-1]], DEPTH)
     assert np.abs(logits - full).max() <= np.abs(half - full).max() + TOLERANCE * max(1.0, float(np.abs(full).max()))

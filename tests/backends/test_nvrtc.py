@@ -33,10 +33,10 @@ CHUNKS_SPILL_LIMIT = 72  # attention's, at no more than 128 registers: it prefer
 def variants() -> Iterator[KernelSpec]:
     """All kernels that a plan may ask a GPU for."""
     for weights in WEIGHT_TYPES.values():
-        headers = ("dot.h", weights.header, "activation.h")
+        headers = ("dot.h", weights.header, "norm.h", "activation.h")
         yield KernelSpec("embed", "embed", headers)
         yield KernelSpec("activate", "activate", headers)
-        yield KernelSpec("pair", "pair", (*headers, "norm.h"))
+        yield KernelSpec("pair", "pair", headers)
         for tile in (1, MAX_WINDOW):
             for op in ("matvec", "qkv"):
                 yield KernelSpec(op, op, (*headers, "tile.h"), (("TILE", tile),))
@@ -79,7 +79,7 @@ def test_every_kernel_compiles_and_fits(architecture: int) -> None:
 
 def test_half_conversion_by_integers_compiles() -> None:
     """The base path, for a compiler that reaches no instruction for it."""
-    assert compiled(KernelSpec("embed", "embed", ("dot.h", WEIGHT_TYPES["Q4_1"].header, "activation.h")), QUICK[0], "-DHALF_BY_INTEGERS")
+    assert compiled(KernelSpec("embed", "embed", ("dot.h", WEIGHT_TYPES["Q4_1"].header, "norm.h", "activation.h")), QUICK[0], "-DHALF_BY_INTEGERS")
 
 
 def test_what_the_report_says() -> None:
