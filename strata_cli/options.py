@@ -13,7 +13,7 @@ import click
 
 from backends.config import DecodeConfig, Request
 from backends.errors import BadValue
-from strata_cli import drafting, environment, folders, user_config
+from strata_cli import drafting, environment, folders, slop_lists, user_config
 from strata_cli.environment import BY_KEY, DRAFTER_FILE, SHARED_KEYS, VARIABLES, Variable
 from strata_cli.grammar import BIAS, STOP, Grammar, merge_biases, refuse
 from strata_cli.messages import warn
@@ -44,6 +44,9 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "mtp": ("--mtp/--no-mtp",),
     "mtp-model": ("--mtp-model",),
     "draft-vocab": ("--draft-vocab",),
+    "slop": ("--slop",),
+    "slop-lexicon": ("--slop-lexicon",),
+    "slop-openers": ("--slop-openers",),
 }
 # The fields of a request that these settings give every one of them.
 GENERATION = (
@@ -132,6 +135,9 @@ def resolve(flags: Mapping[str, Any], greedy: bool, environ: Mapping[str, str], 
             mtp=drafts.mtp,
             mtp_model=drafts.mtp_model,
             draft_vocab=drafts.draft_vocab,
+            slop=values["slop"] if values["slop"].active else None,
+            **slop_lists.choose(values, needed=values["slop"].active),
+            mtp_slop=values["metal-mtp-slop"],
             cache_dir=values["cache"],
         ),
         seed=values["seed"],
