@@ -168,10 +168,11 @@ class Workspace:
         logits = (self.control, self.rows, self.slots, self.logits, self.logits_stride, n_vocab)
         adjust = (self.bias_ids, self.biases, MAX_BIASES, self.history, self.ctx, self.counts)
         accept = (self.control, self.rows, self.slots, self.end_ids, self.partial, shares, self.out)
-        headers, constants, policy, masks = SAMPLER, (), (), ()
+        on = slop is not None
+        headers, constants = (*SAMPLER, *SLOP) if on else SAMPLER, SLOP_ON if on else ()
+        policy, masks = ((slop.masks, slop.parts), (slop.masks, n_vocab)) if slop is not None else ((), ())
         launches = []
-        if slop is not None:
-            headers, constants, policy, masks = (*SAMPLER, *SLOP), SLOP_ON, (slop.masks, slop.parts), (slop.masks, n_vocab)
+        if on:
             launches.append(Launch(KernelSpec("slop", "slop_parts", headers), (*logits, *adjust, *policy), self.share(-(-n_vocab // SLOP_PART))))
         if filtered:
             launches.append(
