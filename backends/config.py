@@ -159,8 +159,9 @@ class Request:
     where positive, else multiplied (1: off), then lowered by presence_penalty once and by frequency_penalty for each time.
     seed: 0..2**64-1 (None: one is drawn; the result names it). logit_bias: token id -> amount
     of -1e9..1e9 added to that logit (-inf bans it). stop: texts that end the generation and are left out of it. ignore_eos: END ids do
-    not stop (for measurements). slop: knobs of the slop policy (None: the engine's; all zero: off). tune: window rules of this request. oracle: drafts come from this continuation, token ids, in place of a
-    drafter; corrupt: every so manyth draft is replaced by a wrong one (0: none). Both are for tests and measurements.
+    not stop (for measurements). slop: knobs of the slop policy (None: the engine's; all zero: off). tune: window rules of this request.
+    oracle: drafts come from this continuation, token ids, in place of a drafter; corrupt: every so manyth draft is replaced by a wrong one
+    (0: none). Both are for tests and measurements.
 
     Raises BadValue.
     """

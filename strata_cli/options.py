@@ -154,10 +154,15 @@ def source(key: str, given: Mapping[str, Any], from_environment: Mapping[str, An
 
 def find_model(flag: str | None, environ: Mapping[str, str]) -> Path:
     """The model's file for a command that has --model alone; the flag as typed. Raises BadValue."""
-    given = {} if flag is None else {"model": parse_flag("model", flag)}
+    return find_settings({"model": flag}, environ)[0]
+
+
+def find_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[Path, dict[str, Any]]:
+    """The model's file and all values, by key, for a command that has only a few of the shared flags; those as typed. Raises BadValue."""
+    given = {key: parse_flag(key, text) for key, text in flags.items() if text is not None}
     from_environment, path = environment.read(environ), folders.config_file(environ)
-    values = {"model": BY_KEY["model"].value} | user_config.read(path) | from_environment | given
-    return locate(values["model"], source("model", given, from_environment, path))
+    values = {variable.key: variable.value for variable in VARIABLES} | user_config.read(path) | from_environment | given
+    return locate(values["model"], source("model", given, from_environment, path)), values
 
 
 def find_data(environ: Mapping[str, str]) -> str | None:

@@ -109,8 +109,8 @@ class State:
     @classmethod
     def from_bytes(cls, data: bytes) -> State:
         """The state in 12 bytes, whatever they are; the reserved ones are not looked at."""
-        *counts, _, visible = _LAYOUT.unpack(data)
-        return cls(*counts, visible)
+        region, flags, dashes, bullet_run, headings, bolds, _, visible = _LAYOUT.unpack(data)
+        return cls(region, flags, dashes, bullet_run, headings, bolds, visible)
 
     @property
     def words(self) -> tuple[int, int, int]:
@@ -166,8 +166,8 @@ def _region(region: int, at_line_start: bool, mask: int) -> int:
         if mask & TOOL_OPEN:
             return TOOL
         return FENCED if mask & FENCE and at_line_start else PROSE
-    closes = (region == THINK and mask & THINK_CLOSE) or (region == TOOL and mask & TOOL_CLOSE) or (region == FENCED and mask & FENCE and at_line_start)
-    return PROSE if closes else region
+    closing = {THINK: THINK_CLOSE, TOOL: TOOL_CLOSE, FENCED: FENCE if at_line_start else 0}
+    return PROSE if mask & closing.get(region, 0) else region
 
 
 def _more(count: int) -> int:

@@ -51,7 +51,9 @@ def amounts(state: State, masks: Masks, knobs: Knobs, dtype: Any = np.float64) -
     lowered = np.zeros(len(masks), dtype)
     for bit, cost in class_amounts(state, knobs, dtype).items():
         lowered += np.where(masks & np.uint32(bit), cost, dtype(0))
-    return np.where(masks & np.uint32(END), dtype(0), np.minimum(lowered, dtype(CAP)))
+    np.minimum(lowered, dtype(CAP), out=lowered)
+    lowered[(masks & np.uint32(END)) != 0] = 0
+    return lowered
 
 
 def hold(row: NDArray[Float], lowered: NDArray[Float], held: NDArray[np.bool_], temperature: float) -> Float:
@@ -68,9 +70,10 @@ def hold(row: NDArray[Float], lowered: NDArray[Float], held: NDArray[np.bool_], 
     t = dtype(temperature if temperature > 0 else 1)
     before, after = row[free], row[free] - lowered[free]
     top, low_top = before.max(), after.max()
-    q = np.exp((before - top) / t).sum(dtype=dtype)
-    q_low = np.exp((after - low_top) / t).sum(dtype=dtype)
-    return dtype((top - low_top) + t * (np.log(q) - np.log(q_low)))
+    with np.errstate(invalid="ignore"):  # a logit that is infinite is found by whoever picks
+        q = np.exp((before - top) / t).sum(dtype=dtype)
+        q_low = np.exp((after - low_top) / t).sum(dtype=dtype)
+        return dtype((top - low_top) + t * (np.log(q) - np.log(q_low)))
 
 
 def adjust(row: NDArray[Float], masks: Masks, state: State, knobs: Knobs, temperature: float) -> NDArray[Float]:

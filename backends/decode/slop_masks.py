@@ -1,4 +1,4 @@
-"""What the slop policy sees of a token: the class mask of its own text, built once for a vocabulary, and the lists of words behind two of its bits."""
+"""What the slop policy sees of a token: the class mask of its own text, built once for a vocabulary, and the lists of words behind it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def starts_of(tokenizer: Tokenizer, phrase: str) -> list[int]:
     word; only where no spelling has one, the first pieces. Of a phrase, and of pieces, at least 4 letters: shorter ones start much else.
     """
     first_word, *others = phrase.split()
-    whole, pieces = set(), set()
+    whole, pieces = set[int](), set[int]()
     for spelling in spellings(phrase):
         for text in (spelling, " " + spelling):
             token = next(iter(tokenizer.encode(text, special=False)), None)
