@@ -121,7 +121,7 @@ KERNEL void filter(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL con
 #endif
   for (int r = group_id(); r < control[CONTROL_ROWS]; r += num_groups()) {
     if (!rows[r * ROW_INTS + ROW_ACTIVE]) continue;
-    int s = rows[r * ROW_INTS + ROW_SLOT], position = rows[r * ROW_INTS + ROW_POSITION];
+    int s = rows[r * ROW_INTS + ROW_SLOT];
     GLOBAL const int *slot = slots + s * SLOT_INTS;
     GLOBAL float *logit = logits + (size_t)r * stride;
 #ifdef SLOP
@@ -129,7 +129,7 @@ KERNEL void filter(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL con
     SlopAmounts amounts = slop_amounts(slop_row_state(rows, r, slots, masks, n_vocab), slot);
     float hold = slop_hold(slop_parts + r * n_parts * SLOP_PART_INTS, n_parts, slot, amounts, slop_sums);
 #else
-    adjust(logit, 0, n_vocab, slot, position, bias_ids + s * biases_per_slot, biases + s * biases_per_slot,
+    adjust(logit, 0, n_vocab, slot, rows[r * ROW_INTS + ROW_POSITION], bias_ids + s * biases_per_slot, biases + s * biases_per_slot,
            history + (size_t)s * history_stride, counts + (size_t)r * stride);
 #endif
     VF best = (VF)(-INFINITY);
