@@ -49,7 +49,8 @@ KERNEL void draft_parts(GLOBAL const int *head_control, GLOBAL float *logit, int
   if (head_control[CONTROL_ROWS] == 0) return;
 #ifdef SLOP
   GLOBAL const int *slot = slots + rows[ROW_SLOT] * SLOT_INTS;
-  SlopAmounts amounts = slop_amounts(slop_row_state(rows, step, slots, masks, n_vocab), slot);
+  SlopAmounts amounts;
+  slop_row_amounts(rows, step, slots, masks, n_vocab, &amounts);
   float hold = slop_hold(slop_parts, (n_ids + SLOP_PART - 1) / SLOP_PART, slot, amounts, slop_sums);
 #endif
   for (int part = group_id(); part * DRAFT_PART < n_ids; part += num_groups()) {

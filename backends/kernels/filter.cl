@@ -126,7 +126,8 @@ KERNEL void filter(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL con
     GLOBAL float *logit = logits + (size_t)r * stride;
 #ifdef SLOP
     int n_parts = (n_vocab + SLOP_PART - 1) / SLOP_PART;
-    SlopAmounts amounts = slop_amounts(slop_row_state(rows, r, slots, masks, n_vocab), slot);
+    SlopAmounts amounts;
+    slop_row_amounts(rows, r, slots, masks, n_vocab, &amounts);
     float hold = slop_hold(slop_parts + r * n_parts * SLOP_PART_INTS, n_parts, slot, amounts, slop_sums);
 #else
     adjust(logit, 0, n_vocab, slot, rows[r * ROW_INTS + ROW_POSITION], bias_ids + s * biases_per_slot, biases + s * biases_per_slot,

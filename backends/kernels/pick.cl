@@ -30,7 +30,8 @@ KERNEL void pick(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const
     if (!row[ROW_ACTIVE]) continue;
 #ifdef SLOP
     int n_parts = (n_vocab + SLOP_PART - 1) / SLOP_PART;
-    SlopAmounts amounts = slop_amounts(slop_row_state(rows, r, slots, masks, n_vocab), slot);
+    SlopAmounts amounts;
+    slop_row_amounts(rows, r, slots, masks, n_vocab, &amounts);
     float hold = filtered ? 0.0f : slop_hold(slop_parts + r * n_parts * SLOP_PART_INTS, n_parts, slot, amounts, slop_sums);
 #else
     if (!filtered)
@@ -105,7 +106,8 @@ KERNEL void accept(GLOBAL int *control, GLOBAL int *rows, GLOBAL int *slots, GLO
     GLOBAL int *slot = slots + s * SLOT_INTS, *result = out + s * OUT_INTS;
     int emitted = 0, flags = 0, token = 0, position = rows[first * ROW_INTS + ROW_POSITION];
 #ifdef SLOP
-    SlopState state = slop_load(slot);
+    SlopState state;
+    slop_load(slot, &state);
 #endif
     for (int r = first; r < stop && !flags && rows[r * ROW_INTS + ROW_ACTIVE]; r++) {
       if (r > first && rows[r * ROW_INTS + ROW_TOKEN] != token) break;
@@ -126,7 +128,7 @@ KERNEL void accept(GLOBAL int *control, GLOBAL int *rows, GLOBAL int *slots, GLO
       }
       result[OUT_TOKENS + emitted++] = token;
 #ifdef SLOP
-      state = slop_step(state, slop_mask(masks, n_vocab, token));
+      slop_step(&state, slop_mask(masks, n_vocab, token));
 #endif
       if (!slot[SLOT_IGNORE_END]) for (int i = 1; i <= end_ids[0]; i++) if (end_ids[i] == token) flags |= FLAG_END;
       if (--slot[SLOT_BUDGET] == 0) flags |= FLAG_BUDGET;

@@ -14,7 +14,8 @@ KERNEL void slop_parts(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL
     GLOBAL float *logit = logits + (size_t)r * stride;
     adjust(logit, begin * SLOP_PART, min(end * SLOP_PART, n_vocab), slot, rows[r * ROW_INTS + ROW_POSITION], bias_ids + s * biases_per_slot,
            biases + s * biases_per_slot, history + (size_t)s * history_stride, counts + (size_t)r * stride);
-    SlopAmounts amounts = slop_amounts(slop_row_state(rows, r, slots, masks, n_vocab), slot);
+    SlopAmounts amounts;
+    slop_row_amounts(rows, r, slots, masks, n_vocab, &amounts);
     for (int part = begin; part < end; part++)
       slop_part(logit, masks, part * SLOP_PART, min((part + 1) * SLOP_PART, n_vocab), amounts, slot,
                 parts + (r * n_parts + part) * SLOP_PART_INTS, values, ids);
@@ -29,7 +30,8 @@ KERNEL void slop_draft(GLOBAL const int *head_control, GLOBAL const int *rows, G
   CANDIDATE_ARRAY int ids[2 * SLOP_ITEMS];
   if (head_control[CONTROL_ROWS] == 0) return;
   GLOBAL const int *slot = slots + rows[ROW_SLOT] * SLOT_INTS;
-  SlopAmounts amounts = slop_amounts(slop_row_state(rows, step, slots, masks, n_vocab), slot);
+  SlopAmounts amounts;
+  slop_row_amounts(rows, step, slots, masks, n_vocab, &amounts);
   for (int part = group_id(); part * SLOP_PART < n_ids; part += num_groups())
     slop_part(logit, head_masks, part * SLOP_PART, min((part + 1) * SLOP_PART, n_ids), amounts, slot, parts + part * SLOP_PART_INTS, values, ids);
 }

@@ -3,6 +3,7 @@
 // A row's state is never stored. A slot holds the state behind the input of its next window's first row, `accept` moves it on by the tokens
 // it commits, and whoever needs a row's state steps from there through the window's own tokens: a rejected row leaves nothing to undo.
 
+// Functions give structs through pointers: for one that is returned, compilers leave marks that Oclgrind does not know.
 typedef struct { uint first, second, visible; } SlopState;
 
 // One more, up to the most that a byte at `shift` of a word holds.
@@ -11,12 +12,10 @@ DEVICE uint slop_without(uint word, int shift) { return word & ~(255u << shift);
 #define SLOP_REGION(state) ((state).first >> SLOP_REGION_SHIFT & 255u)
 #define SLOP_FLAG(flag) ((uint)(flag) << SLOP_FLAGS_SHIFT)
 
-DEVICE SlopState slop_load(GLOBAL const int *slot) {
-  SlopState s;
-  s.first = (uint)slot[SLOT_SLOP_STATE + SLOP_WORD_FIRST];
-  s.second = (uint)slot[SLOT_SLOP_STATE + SLOP_WORD_SECOND];
-  s.visible = (uint)slot[SLOT_SLOP_STATE + SLOP_WORD_VISIBLE];
-  return s;
+DEVICE void slop_load(GLOBAL const int *slot, SlopState *s) {
+  s->first = (uint)slot[SLOT_SLOP_STATE + SLOP_WORD_FIRST];
+  s->second = (uint)slot[SLOT_SLOP_STATE + SLOP_WORD_SECOND];
+  s->visible = (uint)slot[SLOT_SLOP_STATE + SLOP_WORD_VISIBLE];
 }
 DEVICE void slop_store(GLOBAL int *slot, SlopState s) {
   slot[SLOT_SLOP_STATE + SLOP_WORD_FIRST] = (int)s.first;
@@ -24,9 +23,9 @@ DEVICE void slop_store(GLOBAL int *slot, SlopState s) {
   slot[SLOT_SLOP_STATE + SLOP_WORD_VISIBLE] = (int)s.visible;
 }
 
-// The state behind a token of this class mask: any state and any mask give one.
-DEVICE SlopState slop_step(SlopState s, uint mask) {
-  uint was = SLOP_REGION(s), region = was, first = s.first;
+// Makes the state that behind a token of this class mask; any state and any mask give one.
+DEVICE void slop_step(SlopState *s, uint mask) {
+  uint was = SLOP_REGION(*s), region = was, first = s->first;
   int at_line_start = (first & SLOP_FLAG(SLOP_LINE_START)) != 0u, visible = (mask & SLOP_VISIBLE) != 0u, newline = (mask & SLOP_NEWLINE) != 0u;
   if (was == SLOP_PROSE) {
     if (mask & SLOP_THINK_OPEN) region = SLOP_THINK;
@@ -36,14 +35,14 @@ DEVICE SlopState slop_step(SlopState s, uint mask) {
              (was == SLOP_FENCED && (mask & SLOP_FENCE) && at_line_start)) {
     region = SLOP_PROSE;
   }
-  if (visible && was != SLOP_THINK && !(mask & (SLOP_THINK_OPEN | SLOP_THINK_CLOSE)) && s.visible != 0xffffffffu) s.visible++;
-  s.second &= 0x0000ffffu;  // the reserved half stays 0
+  if (visible && was != SLOP_THINK && !(mask & (SLOP_THINK_OPEN | SLOP_THINK_CLOSE)) && s->visible != 0xffffffffu) s->visible++;
+  s->second &= 0x0000ffffu;  // the reserved half stays 0
   if (was == SLOP_PROSE && region == SLOP_PROSE) {
     if (mask & SLOP_DASH) first = slop_more(first, SLOP_DASHES_SHIFT);
     if ((mask & SLOP_BULLET) && at_line_start) first |= SLOP_FLAG(SLOP_BULLET_LINE);
-    if ((mask & SLOP_HEADING) && at_line_start) s.second = slop_more(s.second, SLOP_HEADINGS_SHIFT);
+    if ((mask & SLOP_HEADING) && at_line_start) s->second = slop_more(s->second, SLOP_HEADINGS_SHIFT);
     if (mask & SLOP_BOLD) {
-      if (!(first & SLOP_FLAG(SLOP_BOLD_OPEN))) s.second = slop_more(s.second, SLOP_BOLDS_SHIFT);
+      if (!(first & SLOP_FLAG(SLOP_BOLD_OPEN))) s->second = slop_more(s->second, SLOP_BOLDS_SHIFT);
       first ^= SLOP_FLAG(SLOP_BOLD_OPEN);
     }
     if (newline) {
@@ -54,7 +53,7 @@ DEVICE SlopState slop_step(SlopState s, uint mask) {
       }
       if (empty || (mask & SLOP_BLANK)) {
         first = slop_without(first, SLOP_DASHES_SHIFT) & ~SLOP_FLAG(SLOP_BOLD_OPEN);
-        s.second = slop_without(s.second, SLOP_BOLDS_SHIFT);
+        s->second = slop_without(s->second, SLOP_BOLDS_SHIFT);
       }
     }
   }
@@ -64,45 +63,47 @@ DEVICE SlopState slop_step(SlopState s, uint mask) {
     first &= ~SLOP_FLAG(SLOP_LINE_START | SLOP_CLAUSE_START);
     if (mask & SLOP_CLAUSE) first |= SLOP_FLAG(SLOP_CLAUSE_START);
   }
-  s.first = slop_without(first, SLOP_REGION_SHIFT) | region << SLOP_REGION_SHIFT;
-  return s;
+  s->first = slop_without(first, SLOP_REGION_SHIFT) | region << SLOP_REGION_SHIFT;
 }
 
 // The class mask of a token; ids that are no token have none.
 DEVICE uint slop_mask(GLOBAL const uint *masks, int n_vocab, int id) { return id >= 0 && id < n_vocab ? masks[id] : 0u; }
 
 // The state behind row r's input token.
-DEVICE SlopState slop_row_state(GLOBAL const int *rows, int r, GLOBAL const int *slots, GLOBAL const uint *masks, int n_vocab) {
+DEVICE void slop_row_state(GLOBAL const int *rows, int r, GLOBAL const int *slots, GLOBAL const uint *masks, int n_vocab, SlopState *state) {
   int s = rows[r * ROW_INTS + ROW_SLOT], first = r;
   while (first > 0 && rows[(first - 1) * ROW_INTS + ROW_SLOT] == s) first--;
-  SlopState state = slop_load(slots + s * SLOT_INTS);
+  slop_load(slots + s * SLOT_INTS, state);
 #pragma unroll 1
-  while (first < r) state = slop_step(state, slop_mask(masks, n_vocab, rows[++first * ROW_INTS + ROW_TOKEN]));
-  return state;
+  while (first < r) slop_step(state, slop_mask(masks, n_vocab, rows[++first * ROW_INTS + ROW_TOKEN]));
 }
 
 // What each class costs in one state. acts: the classes that cost anything. on: whether there is anything to hold for; guard: there is nothing
 // to read yet, so nothing may end.
 typedef struct { float dash, bullet, heading, bold, lexical, opener; uint acts; int on, guard; } SlopAmounts;
 
-DEVICE SlopAmounts slop_amounts(SlopState state, GLOBAL const int *slot) {
+DEVICE void slop_amounts(SlopState state, GLOBAL const int *slot, SlopAmounts *a) {
   float dash = AS_F_1(slot[SLOT_SLOP_KNOBS + SLOP_KNOB_DASH]), lexical = AS_F_1(slot[SLOT_SLOP_KNOBS + SLOP_KNOB_LEXICAL]);
   float structure = AS_F_1(slot[SLOT_SLOP_KNOBS + SLOP_KNOB_STRUCTURE]), opener = AS_F_1(slot[SLOT_SLOP_KNOBS + SLOP_KNOB_OPENER]);
   uint flags = state.first >> SLOP_FLAGS_SHIFT & 255u;
   int prose = SLOP_REGION(state) == SLOP_PROSE, line = prose && (flags & SLOP_LINE_START), clause = prose && (flags & SLOP_CLAUSE_START);
-  SlopAmounts a;
-  a.dash = prose ? dash * (float)(1u + (state.first >> SLOP_DASHES_SHIFT & 255u)) : 0.0f;
-  a.bullet = line ? structure * (float)(state.first >> SLOP_BULLET_RUN_SHIFT & 255u) : 0.0f;
-  a.heading = line ? structure * (float)(1u + (state.second >> SLOP_HEADINGS_SHIFT & 255u)) : 0.0f;
-  a.bold = prose && !(flags & SLOP_BOLD_OPEN) ? structure * (float)(1u + (state.second >> SLOP_BOLDS_SHIFT & 255u)) : 0.0f;
-  a.lexical = prose ? lexical : 0.0f;
-  a.opener = prose && state.visible == 0u ? opener : clause ? 0.5f * opener : 0.0f;
-  a.acts = (a.dash > 0.0f ? SLOP_DASH : 0u) | (a.bullet > 0.0f ? SLOP_BULLET : 0u) | (a.heading > 0.0f ? SLOP_HEADING : 0u) |
-           (a.bold > 0.0f ? SLOP_BOLD : 0u) | (a.lexical > 0.0f ? SLOP_LEXICAL | SLOP_EMOJI : 0u) | (a.opener > 0.0f ? SLOP_OPENER : 0u);
+  a->dash = prose ? dash * (float)(1u + (state.first >> SLOP_DASHES_SHIFT & 255u)) : 0.0f;
+  a->bullet = line ? structure * (float)(state.first >> SLOP_BULLET_RUN_SHIFT & 255u) : 0.0f;
+  a->heading = line ? structure * (float)(1u + (state.second >> SLOP_HEADINGS_SHIFT & 255u)) : 0.0f;
+  a->bold = prose && !(flags & SLOP_BOLD_OPEN) ? structure * (float)(1u + (state.second >> SLOP_BOLDS_SHIFT & 255u)) : 0.0f;
+  a->lexical = prose ? lexical : 0.0f;
+  a->opener = prose && state.visible == 0u ? opener : clause ? 0.5f * opener : 0.0f;
+  a->acts = (a->dash > 0.0f ? SLOP_DASH : 0u) | (a->bullet > 0.0f ? SLOP_BULLET : 0u) | (a->heading > 0.0f ? SLOP_HEADING : 0u) |
+           (a->bold > 0.0f ? SLOP_BOLD : 0u) | (a->lexical > 0.0f ? SLOP_LEXICAL | SLOP_EMOJI : 0u) | (a->opener > 0.0f ? SLOP_OPENER : 0u);
   int any = dash > 0.0f || lexical > 0.0f || structure > 0.0f || opener > 0.0f;
-  a.on = any && prose;
-  a.guard = any && state.visible == 0u;
-  return a;
+  a->on = any && prose;
+  a->guard = any && state.visible == 0u;
+}
+
+DEVICE void slop_row_amounts(GLOBAL const int *rows, int r, GLOBAL const int *slots, GLOBAL const uint *masks, int n_vocab, SlopAmounts *a) {
+  SlopState state;
+  slop_row_state(rows, r, slots, masks, n_vocab, &state);
+  slop_amounts(state, slots + rows[r * ROW_INTS + ROW_SLOT] * SLOT_INTS, a);
 }
 
 #define SLOP_IF(bit, cost) ((mask & (uint)(bit)) != (VU)(0u) ? (VF)(cost) : (VF)(0.0f))

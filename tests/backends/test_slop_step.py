@@ -25,19 +25,18 @@ Words = NDArray[np.uint32]
 WALKS, STEPS = 10_000, 20
 BITS = 17
 TEXT = """
-DEVICE SlopState state_at(GLOBAL const uint *words) {
-  SlopState s;
-  s.first = words[SLOP_WORD_FIRST];
-  s.second = words[SLOP_WORD_SECOND];
-  s.visible = words[SLOP_WORD_VISIBLE];
-  return s;
+DEVICE void state_at(GLOBAL const uint *words, SlopState *s) {
+  s->first = words[SLOP_WORD_FIRST];
+  s->second = words[SLOP_WORD_SECOND];
+  s->visible = words[SLOP_WORD_VISIBLE];
 }
 KERNEL void walk(GLOBAL const uint *states, GLOBAL const uint *masks, GLOBAL uint *out, int walks, int steps) {
   FOR_SHARE(i, walks) {
-    SlopState s = state_at(states + i * SLOP_WORDS);
+    SlopState s;
+    state_at(states + i * SLOP_WORDS, &s);
 #pragma unroll 1
     for (int j = 0; j < steps; j++) {
-      s = slop_step(s, masks[i * steps + j]);
+      slop_step(&s, masks[i * steps + j]);
       GLOBAL uint *to = out + (i * steps + j) * SLOP_WORDS;
       to[SLOP_WORD_FIRST] = s.first;
       to[SLOP_WORD_SECOND] = s.second;
@@ -48,7 +47,10 @@ KERNEL void walk(GLOBAL const uint *states, GLOBAL const uint *masks, GLOBAL uin
 // What every mask of a list (as many as a multiple of 16) costs in every state.
 KERNEL void cost(GLOBAL const uint *states, GLOBAL const int *slot, GLOBAL const uint *masks, GLOBAL float *out, int count, int ids) {
   FOR_SHARE(i, count) {
-    SlopAmounts a = slop_amounts(state_at(states + i * SLOP_WORDS), slot);
+    SlopState s;
+    SlopAmounts a;
+    state_at(states + i * SLOP_WORDS, &s);
+    slop_amounts(s, slot, &a);
 #pragma unroll 1
     for (int at = 0; at < ids; at += LANES) STORE_AT(slop_lowered(LOAD_AT(masks, at), a), out, i * ids + at);
   }
