@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 
+from backends.decode.slop import Knobs
 from backends.decode.window import PCum
 from backends.errors import BadValue
 from backends.tables import MAX_WINDOW
@@ -71,7 +72,9 @@ class DecodeConfig:
     spec: rows of a window at most, 0..8 (0, 1: plain decoding; None: 4 with a drafter, else 1). spec_min_p: least probability of a draft, 0..1
     (0: off). spec_p_cum: the rule on the product of probabilities; None: there is none. mtp: whether to draft (None: where there is a
     drafter). mtp_model: a GGUF file with the drafter (None: the model's own layer). draft_vocab: a file of token ids that the draft head is
-    restricted to. None of them changes a bit of the output.
+    restricted to. mtp_slop: drafts see the slop policy too. None of them changes a bit of the output.
+    slop: knobs of the slop policy (None, or all zero: off); a request can have its own. slop_lexicon, slop_openers: files of words and phrases,
+    read when the policy is first on (None: no words).
     kernel_shape: "cpu" or "gpu" forces the kernels' shape ("auto": the device's); between shapes the last bits differ.
     launch: "buffer" needs the driver's command buffers, "queue" leaves them unused. cache_dir: folder for compiled
     programs (None: none are kept). Neither prefill_chunk, work_groups, instructions, launch nor
@@ -95,6 +98,10 @@ class DecodeConfig:
     mtp: bool | None = None
     mtp_model: str | None = None
     draft_vocab: str | None = None
+    slop: Knobs | None = None
+    slop_lexicon: str | None = None
+    slop_openers: str | None = None
+    mtp_slop: bool = False
     cache_dir: str | None = None
 
     def __post_init__(self) -> None:
@@ -113,7 +120,10 @@ class DecodeConfig:
         _require(_in_range(self.spec_min_p, 0, 1), "spec_min_p", self.spec_min_p, "a number from 0 to 1")
         _require(self.spec_p_cum is None or isinstance(self.spec_p_cum, PCum), "spec_p_cum", self.spec_p_cum, "a PCum, or None")
         _require(self.mtp in (None, True, False), "mtp", self.mtp, "True, False, None")
+        _require(self.slop is None or isinstance(self.slop, Knobs), "slop", self.slop, "a Knobs, or None")
+        _require(isinstance(self.mtp_slop, bool), "mtp_slop", self.mtp_slop, "True, False")
         paths = {"mtp_model": "a GGUF file, or None", "draft_vocab": "a file of token ids, or None", "cache_dir": "a folder, or None"}
+        paths |= dict.fromkeys(("slop_lexicon", "slop_openers"), "a file of words and phrases, or None")
         for name, allowed in paths.items():
             _require(_is_path(getattr(self, name)), name, getattr(self, name), allowed)
 
@@ -149,8 +159,9 @@ class Request:
     where positive, else multiplied (1: off), then lowered by presence_penalty once and by frequency_penalty for each time.
     seed: 0..2**64-1 (None: one is drawn; the result names it). logit_bias: token id -> amount
     of -1e9..1e9 added to that logit (-inf bans it). stop: texts that end the generation and are left out of it. ignore_eos: END ids do
-    not stop (for measurements). tune: window rules of this request. oracle: drafts come from this continuation, token ids, in place of a
-    drafter; corrupt: every so manyth draft is replaced by a wrong one (0: none). Both are for tests and measurements.
+    not stop (for measurements). slop: knobs of the slop policy (None: the engine's; all zero: off). tune: window rules of this request.
+    oracle: drafts come from this continuation, token ids, in place of a drafter; corrupt: every so manyth draft is replaced by a wrong one
+    (0: none). Both are for tests and measurements.
 
     Raises BadValue.
     """
@@ -173,6 +184,7 @@ class Request:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    slop: Knobs | None = None
     tune: Tune = Tune()
     oracle: tuple[int, ...] | None = None
     corrupt: int = 0
@@ -207,6 +219,7 @@ class Request:
         for name in ("presence_penalty", "frequency_penalty"):
             ok = _in_range(getattr(self, name), -PENALTY_MAX, PENALTY_MAX)
             _require(ok, name, getattr(self, name), f"a number from -{PENALTY_MAX} to {PENALTY_MAX}")
+        _require(self.slop is None or isinstance(self.slop, Knobs), "slop", self.slop, "a Knobs, or None")
         _require(isinstance(self.tune, Tune), "tune", self.tune, "a Tune")
         ok = self.oracle is None or (_is_list(self.oracle) and all(isinstance(token, Integral) and token >= 0 for token in self.oracle))
         _require(ok, "oracle", self.oracle, "a list of token ids, or None")

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from backends.config import DEFAULT_CTX, Chunk, DecodeConfig, Request, Result, RoundTrace, Timings
 from backends.decode.drafts import Counts, Scripted, traced
 from backends.decode.sampling import Filters, Penalties
+from backends.decode.slop import fresh, in_force
+from backends.decode.slop_masks import leaves_thinking
 from backends.decode.stops import StopMatcher
 from backends.decode.window import WindowRules, for_request
 from backends.device import Device, Launch
@@ -29,8 +31,9 @@ from backends.model.gguf import GGUFFile
 from backends.model.mtp import Drafter, has_drafter, read_draft_vocabulary
 from backends.model.template import ChatTemplate
 from backends.model.tokenizer import StreamDecoder, Tokenizer
-from backends.plan import MAX_BIASES, DraftWorkspace, Workspace, programs
+from backends.plan import MAX_BIASES, DraftWorkspace, SlopBuffers, Workspace, programs
 from backends.sequence import UNLIMITED, Rules, SequenceState
+from backends.slop_masks import ClassMasks
 from backends.tables import FLAG_BAD, FLAG_BUDGET, FLAG_END, MAX_WINDOW
 
 Progress = Callable[[str, float], None]
@@ -61,6 +64,9 @@ class Engine:
         self.drafter = self._open_drafter(file)
         # Without a drafter, windows of more than one row come only from a request's oracle.
         self.window = (DEFAULT_WINDOW if config.spec is None else max(1, config.spec)) if self.drafter is not None else 1
+        self.class_masks = ClassMasks(self.tokenizer, self.drafter, config)
+        if in_force(config.slop, None):
+            _ = self.class_masks.host  # lists that do not fit are found before anything is loaded
         ctx = config.ctx or 2
         if first is not None:
             ctx = self.context_for(len(self.tokenize(first)), first.max_new)
@@ -168,11 +174,13 @@ class Engine:
     def _launches(self, tile: int) -> list[Launch]:
         work = Workspace(self.device, self.model.sizes, 1, 1, 1)
         state = self.model.state(1)
-        launches = [*self.model.rows(work, state, tile), *self.model.logits(work, tile), *work.picks(self.model.shape.vocab, filtered=tile > 1)]
+        slop = SlopBuffers(work.x, work.x, work.x if self.config.mtp_slop else None) if in_force(self.config.slop, None) else None
+        picks = work.picks(self.model.shape.vocab, filtered=tile > 1, slop=slop)
+        launches = [*self.model.rows(work, state, tile), *self.model.logits(work, tile), *picks]
         if self.drafter is not None:
             draft_work = DraftWorkspace(self.device, self.drafter.sizes, 1, 1, 1)
             thresholds = None if self.config.spec_p_cum is None else draft_work.x
-            launches += self.drafter.round(draft_work, self.drafter.state(1), work, tile, 1, thresholds)
+            launches += self.drafter.round(draft_work, self.drafter.state(1), work, tile, 1, thresholds, slop)
         return launches
 
     def _open_drafter(self, file: GGUFFile) -> Drafter | None:
@@ -267,6 +275,7 @@ class Session:
         engine, self.result = self.engine, None
         ids = engine.tokenize(request)
         ctx = engine.context_for(len(ids), request.max_new)
+        slop = in_force(engine.config.slop, request.slop)
         rules = Rules(
             ctx=ctx,
             budget=UNLIMITED if request.max_new == -1 else request.max_new,
@@ -278,6 +287,9 @@ class Session:
             biases=self._biases(request),
             window=engine.window if request.oracle is None else engine.config.spec or DEFAULT_WINDOW,
             drafts=for_request(WindowRules(engine.config.spec_min_p, engine.config.spec_p_cum), request.tune),
+            slop=slop,
+            slop_state=fresh(slop is not None and leaves_thinking(engine.tokenizer, engine.class_masks.host, ids)),
+            slop_drafts=engine.config.mtp_slop,
         )
         return self._run(self.sequence(ctx), request, ids, rules, progress or _silent, trace)
 

@@ -6,19 +6,37 @@ Its row count, positions and tokens are read from the device's tables, so a reco
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from backends.device import Device, KernelSpec, Launch
 from backends.model.matrix import LINE, Matrix
-from backends.tables import CONTROL_INTS, CUT_INTS, DRAFT_PART, MAX_WINDOW, OUT_INTS, PARTIAL_INTS, ROW_INTS, SILU, SLOT_INTS, STORE
+from backends.tables import (
+    CONTROL_INTS,
+    CUT_INTS,
+    DRAFT_PART,
+    MAX_WINDOW,
+    OUT_INTS,
+    PARTIAL_INTS,
+    ROW_INTS,
+    SILU,
+    SLOP_PART,
+    SLOP_PART_INTS,
+    SLOT_INTS,
+    STORE,
+)
+
+if TYPE_CHECKING:
+    from backends.slop_masks import ClassMasks
 
 MAX_BIASES = 1024
 PICK_SHARES = 64
 PART_INTS = 4
 SAMPLER = ("sampler.h",)
+SLOP = ("slop_tables.h", "slop.h")
+SLOP_ON = (("SLOP", 1),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +47,29 @@ class Sizes:
     heads: int
     ff: int
     vocab: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlopBuffers:
+    """What the slop policy needs of device memory, made when it first acts: class masks of all ids, and the parts of its sums.
+
+    head_masks: the masks of the draft head's rows, where drafts see the policy; None: they do not.
+    """
+
+    masks: Any
+    parts: Any
+    head_masks: Any = None
+
+    @classmethod
+    def make(cls, device: Device, n_vocab: int, masks: ClassMasks, seen: bool, made: SlopBuffers | None = None) -> SlopBuffers:
+        """For rows of n_vocab logits. seen: drafts see the policy; made: what there is already. Raises DeviceError when memory runs out."""
+        parts = device.zeros(MAX_WINDOW * -(-n_vocab // SLOP_PART) * SLOP_PART_INTS, np.int32) if made is None else made.parts
+        return cls(masks.on_device(device), parts, masks.on_device(device, head=True) if seen else None)
+
+    @property
+    def unseen(self) -> SlopBuffers:
+        """The same for drafts that do not see the policy."""
+        return replace(self, head_masks=None)
 
 
 class Workspace:
@@ -120,16 +161,28 @@ class Workspace:
         )
         return [*self.activate(matrix, x, x_stride, norm, epsilon, control), launch]
 
-    def picks(self, n_vocab: int, filtered: bool = False) -> list[Launch]:
-        """The target's own tokens from the logits, and acceptance. filtered: for slots with top-k, top-p or min-p; the others are as ever."""
+    def picks(self, n_vocab: int, filtered: bool = False, slop: SlopBuffers | None = None) -> list[Launch]:
+        """The target's own tokens from the logits, and acceptance. filtered: for slots with top-k, top-p or min-p; the others are as ever.
+        slop: for slots where the slop policy acts."""
         shares = self.share(PICK_SHARES)
         logits = (self.control, self.rows, self.slots, self.logits, self.logits_stride, n_vocab)
         adjust = (self.bias_ids, self.biases, MAX_BIASES, self.history, self.ctx, self.counts)
-        cut = [Launch(KernelSpec("filter", "filter", SAMPLER), (*logits, *adjust, self.cuts), self.share(MAX_WINDOW))] if filtered else []
+        accept = (self.control, self.rows, self.slots, self.end_ids, self.partial, shares, self.out)
+        on = slop is not None
+        headers, constants = (*SAMPLER, *SLOP) if on else SAMPLER, SLOP_ON if on else ()
+        policy, masks = ((slop.masks, slop.parts), (slop.masks, n_vocab)) if slop is not None else ((), ())
+        launches = []
+        if on:
+            launches.append(Launch(KernelSpec("slop", "slop_parts", headers), (*logits, *adjust, *policy), self.share(-(-n_vocab // SLOP_PART))))
+        if filtered:
+            launches.append(
+                Launch(KernelSpec("filter", "filter", headers, constants), (*logits, *adjust, self.cuts, *policy), self.share(MAX_WINDOW))
+            )
+        pick = (*logits, *adjust, int(filtered), self.cuts, self.partial, *policy)
         return [
-            *cut,
-            Launch(KernelSpec("pick", "pick", SAMPLER), (*logits, *adjust, int(filtered), self.cuts, self.partial), shares),
-            Launch(KernelSpec("pick", "accept", SAMPLER), (self.control, self.rows, self.slots, self.end_ids, self.partial, shares, self.out), 1),
+            *launches,
+            Launch(KernelSpec("pick", "pick", headers, constants), pick, shares),
+            Launch(KernelSpec("pick", "accept", headers, constants), (*accept, *masks), 1),
         ]
 
 

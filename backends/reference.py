@@ -13,7 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from backends import reference_math
+from backends.decode import slop_tables
 from backends.decode.sampling import Filters, Penalties, kept, penalise, raw_weights
+from backends.decode.slop import Knobs, State, step
+from backends.decode.slop_adjust import adjust as slop_adjust
+from backends.decode.slop_masks import Masks, mask_at
 from backends.device import KernelSpec
 from backends.model.weights import WEIGHT_TYPES, Unpacked, unpack
 from backends.tables import (
@@ -57,6 +61,8 @@ from backends.tables import (
     SLOT_REPEAT,
     SLOT_SEED_HIGH,
     SLOT_SEED_LOW,
+    SLOT_SLOP_KNOBS,
+    SLOT_SLOP_STATE,
     SLOT_TEMPERATURE,
     SLOT_TOP_K,
     SLOT_TOP_P,
@@ -334,12 +340,14 @@ def filter(
     history_stride: int,
     counts: NumpyBuffer,
     cuts: NumpyBuffer,
+    *slop: NumpyBuffer,
 ) -> None:
-    """Bias and penalties, then for every row where in order its kept ids end, and its largest logit."""
+    """Bias and penalties unless `slop_parts` has run, then for every row where in order its kept ids end, and its largest logit."""
     for r, (slot, position, _, active) in enumerate(rows.ints(ROW_INTS)[: _count(control)]):
         if active:
             settings, row = slots.ints(SLOT_INTS)[slot], logits.floats(stride)[r, :n_vocab]
-            _adjust(row, settings, slot, position, bias_ids, biases, biases_per_slot, history.ints(history_stride))
+            if not slop:
+                _adjust(row, settings, slot, position, bias_ids, biases, biases_per_slot, history.ints(history_stride))
             value, last = filter_row(settings, row)
             cut = cuts.ints(CUT_INTS)[r]
             top = np.float32(np.max(row, initial=-np.inf, where=row == row))
@@ -380,14 +388,15 @@ def pick(
     filtered: int,
     cuts: NumpyBuffer,
     partial: NumpyBuffer,
+    *slop: NumpyBuffer,
 ) -> None:
-    """The best id of every row: bias and penalties unless `filtered`, then, of the ids kept, logit + temperature * Gumbel noise; ties to the
-    lowest id. One share."""
+    """The best id of every row: bias and penalties unless `filtered` or `slop_parts` has run, then, of the ids kept, logit + temperature *
+    Gumbel noise; ties to the lowest id. One share."""
     for r, (slot, position, _, active) in enumerate(rows.ints(ROW_INTS)[: _count(control)]):
         if not active:
             continue
         settings, row = slots.ints(SLOT_INTS)[slot], logits.floats(stride)[r, :n_vocab]
-        if not filtered:
+        if not filtered and not slop:
             _adjust(row, settings, slot, position, bias_ids, biases, biases_per_slot, history.ints(history_stride))
         scores = row
         temperature, least = settings[[SLOT_TEMPERATURE, SLOT_MIN_P]].view(np.float32)
@@ -425,8 +434,11 @@ def accept(
     partial: NumpyBuffer,
     shares: int,
     out: NumpyBuffer,
+    masks: NumpyBuffer | None = None,
+    n_vocab: int = 0,
 ) -> None:
-    """Accepts drafts while they equal the picks, stops at END, budget and context, and writes the next round's rows."""
+    """Accepts drafts while they equal the picks, stops at END, budget and context, and writes the next round's rows. With masks, the slop
+    policy's state moves on by what is accepted."""
     table = rows.ints(ROW_INTS)[: _count(control)].tolist()
     listed = end_ids.data.view(np.int32)
     ends = set(listed[1 : 1 + listed[0]].tolist())
@@ -452,6 +464,11 @@ def accept(
             flags |= FLAG_END if token in ends and not settings[SLOT_IGNORE_END] else 0
             flags |= FLAG_BUDGET if settings[SLOT_BUDGET] == 0 else 0
             flags |= FLAG_CONTEXT if position + 2 >= settings[SLOT_CONTEXT] else 0
+        if masks is not None:
+            state = _slop_state(settings)
+            for token_id in result[OUT_TOKENS : OUT_TOKENS + emitted].tolist():
+                state = step(state, mask_at(_masks(masks, n_vocab), token_id))
+            settings.view(np.uint32)[SLOT_SLOP_STATE : SLOT_SLOP_STATE + slop_tables.WORDS] = state.words
         result[OUT_COUNT], result[OUT_FLAGS] = emitted, flags
         following.append([slot, position + 1, token, int(emitted > 0 and not flags)])
     rows.ints(ROW_INTS)[: len(following)] = following
@@ -481,7 +498,73 @@ def draft_begin(
     control.data.view(np.float64)[CONTROL_PRODUCT // 2] = 1.0
 
 
-def draft_parts(spec: KernelSpec, head_control: NumpyBuffer, logit: NumpyBuffer, n_ids: int, parts: NumpyBuffer) -> None:
+def _masks(buffer: NumpyBuffer, count: int) -> Masks:
+    return buffer.data.view(np.uint32)[:count]
+
+
+def _slop_state(settings: NDArray[np.int32]) -> State:
+    return State.from_bytes(settings[SLOT_SLOP_STATE : SLOT_SLOP_STATE + slop_tables.WORDS].tobytes())
+
+
+def _slop_row(row: Floats, ids: Masks, rows: NDArray[np.int32], r: int, slots: NumpyBuffer, masks: Masks) -> None:
+    """The slop policy in place, on logits of ids with these masks, in the state behind row r's input token."""
+    slot = int(rows[r, 0])
+    settings, first = slots.ints(SLOT_INTS)[slot], r
+    while first > 0 and rows[first - 1, 0] == slot:
+        first -= 1
+    state = _slop_state(settings)
+    for token in rows[first + 1 : r + 1, 2].tolist():
+        state = step(state, mask_at(masks, token))
+    knobs = settings.view(np.float32)[SLOT_SLOP_KNOBS : SLOT_SLOP_KNOBS + slop_tables.KNOBS].tolist()
+    row[:] = slop_adjust(row, ids, state, Knobs(*knobs), float(settings.view(np.float32)[SLOT_TEMPERATURE]))
+
+
+def slop_parts(
+    spec: KernelSpec,
+    control: NumpyBuffer,
+    rows: NumpyBuffer,
+    slots: NumpyBuffer,
+    logits: NumpyBuffer,
+    stride: int,
+    n_vocab: int,
+    bias_ids: NumpyBuffer,
+    biases: NumpyBuffer,
+    biases_per_slot: int,
+    history: NumpyBuffer,
+    history_stride: int,
+    counts: NumpyBuffer,
+    masks: NumpyBuffer,
+    parts: NumpyBuffer,
+) -> None:
+    """Bias, penalties and all of the slop policy; kernels leave the last of it to whoever reads the rows next."""
+    table = rows.ints(ROW_INTS)[: _count(control)]
+    for r, (slot, position, _, active) in enumerate(table):
+        if active:
+            settings, row = slots.ints(SLOT_INTS)[slot], logits.floats(stride)[r, :n_vocab]
+            _adjust(row, settings, slot, position, bias_ids, biases, biases_per_slot, history.ints(history_stride))
+            _slop_row(row, _masks(masks, n_vocab), table, r, slots, _masks(masks, n_vocab))
+
+
+def slop_draft(
+    spec: KernelSpec,
+    head_control: NumpyBuffer,
+    rows: NumpyBuffer,
+    slots: NumpyBuffer,
+    draft: int,
+    logit: NumpyBuffer,
+    n_ids: int,
+    masks: NumpyBuffer,
+    n_vocab: int,
+    head_masks: NumpyBuffer,
+    parts: NumpyBuffer,
+) -> None:
+    """The slop policy on the draft head's row, for draft number `draft`: in the state of the window's row before it."""
+    if _count(head_control):
+        row = logit.data.view(np.float32)[:n_ids]
+        _slop_row(row, _masks(head_masks, n_ids), rows.ints(ROW_INTS), draft, slots, _masks(masks, n_vocab))
+
+
+def draft_parts(spec: KernelSpec, head_control: NumpyBuffer, logit: NumpyBuffer, n_ids: int, parts: NumpyBuffer, *slop: Any) -> None:
     """Of every DRAFT_PART ids of the draft head's row: largest logit, its place, sum of exp(logit - largest), not-a-number seen."""
     if not _count(head_control):
         return
@@ -546,7 +629,7 @@ def draft_pick(
     own[CONTROL_ROWS] = head_control.data.view(np.int32)[CONTROL_ROWS] = more
 
 
-_ALL = (embed, pair, qkv, matvec, attention, filter, pick, accept, draft_begin, draft_parts, draft_pick)
+_ALL = (embed, pair, qkv, matvec, attention, slop_parts, filter, pick, accept, draft_begin, slop_draft, draft_parts, draft_pick)
 OPS: Final[dict[str, Callable[..., None]]] = {op.__name__: op for op in _ALL}
 
 

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Concatenate
 import numpy as np
 from numpy.typing import NDArray
 
+from backends.decode import slop_tables
 from backends.decode.sampling import Filters, Penalties
+from backends.decode.slop import Knobs, State, fresh
 from backends.decode.window import WindowRules
 from backends.device import Launch, Replay
 from backends.engine_thread import Args, T
 from backends.errors import BadValue
-from backends.plan import DraftWorkspace, Workspace
+from backends.plan import DraftWorkspace, SlopBuffers, Workspace
 from backends.tables import (
     CONTROL_FIRST,
     FLAG_BAD,
@@ -43,6 +45,8 @@ from backends.tables import (
     SLOT_REPEAT,
     SLOT_SEED_HIGH,
     SLOT_SEED_LOW,
+    SLOT_SLOP_KNOBS,
+    SLOT_SLOP_STATE,
     SLOT_TEMPERATURE,
     SLOT_TOP_K,
     SLOT_TOP_P,
@@ -53,7 +57,7 @@ if TYPE_CHECKING:
     from backends.engine import Engine
 
 UNLIMITED = 2**31 - 1
-NO_FILTERS, NO_PENALTIES, DRAFTS = Filters(), Penalties(), WindowRules()
+NO_FILTERS, NO_PENALTIES, DRAFTS, FRESH = Filters(), Penalties(), WindowRules(), fresh(thinking=False)
 
 
 def _on_device(method: Callable[Concatenate[SequenceState, Args], T]) -> Callable[Concatenate[SequenceState, Args], T]:
@@ -70,7 +74,8 @@ def _on_device(method: Callable[Concatenate[SequenceState, Args], T]) -> Callabl
 class Rules:
     """How tokens are picked and when a sequence stops. budget: tokens allowed. ctx: its context in tokens. biases: (id, amount).
 
-    The filters act where there is a temperature. window: rows of a window at most; drafts: which drafts are put into it.
+    The filters act where there is a temperature. window: rows of a window at most; drafts: which drafts are put into it. slop: the knobs of
+    the slop policy, None where it does not act; slop_state: its state at the end of the prompt; slop_drafts: whether drafts see it too.
     """
 
     ctx: int
@@ -83,6 +88,9 @@ class Rules:
     biases: tuple[tuple[int, float], ...] = ()
     window: int = 1
     drafts: WindowRules = DRAFTS
+    slop: Knobs | None = None
+    slop_state: State = FRESH
+    slop_drafts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +125,7 @@ class SequenceState:
             self.draft_state = self._drafter.state(ctx)
         self._rules = Rules(ctx)
         self._thresholds: Any = None  # made when a rule first asks for it
+        self._slop: SlopBuffers | None = None  # likewise
         self._replays: dict[tuple[object, ...], Replay] = {}
 
     @_on_device
@@ -135,6 +144,12 @@ class SequenceState:
             if self._thresholds is None:
                 self._thresholds = self._device.zeros(self.ctx)
             self._device.upload(self._thresholds, p_cum.thresholds(self.ctx))
+        if rules.slop is not None:
+            masks, seen = self._engine.class_masks, rules.slop_drafts and self._drafting(rules)
+            if self._slop is None or (seen and self._slop.head_masks is None):
+                self._slop = SlopBuffers.make(self._device, self._model.shape.vocab, masks, seen, self._slop)
+            slot.view(np.float32)[SLOT_SLOP_KNOBS : SLOT_SLOP_KNOBS + slop_tables.KNOBS] = rules.slop.values
+            slot.view(np.uint32)[SLOT_SLOP_STATE : SLOT_SLOP_STATE + slop_tables.WORDS] = rules.slop_state.words
         self._rules = rules
         slot[SLOT_TOP_K] = filters.top_k
         slot.view(np.uint32)[SLOT_TOP_P] = filters.top_p_units
@@ -265,12 +280,15 @@ class SequenceState:
         filtered = kind == "round" and rules.temperature > 0 and rules.filters.active
         drafts = rules.window - 1 if kind == "round" and self._drafting(rules) else 0
         thresholds = self._thresholds if drafts and rules.drafts.p_cum is not None else None
-        key = kind, tile, filtered, drafts, cells, thresholds is not None
+        slop = self._slop if kind == "round" and rules.slop is not None else None
+        seen = slop is not None and drafts > 0 and rules.slop_drafts
+        key = kind, tile, filtered, drafts, cells, thresholds is not None, slop is not None, seen
         if key not in self._replays:
-            self._replays[key] = self._device.record(self._plan(kind, tile, filtered, drafts, cells, thresholds), self._engine.config.launch)
+            plan = self._plan(kind, tile, filtered, drafts, cells, thresholds, slop if seen or slop is None else slop.unseen)
+            self._replays[key] = self._device.record(plan, self._engine.config.launch)
         return self._replays[key]
 
-    def _plan(self, kind: str, tile: int, filtered: bool, drafts: int, cells: bool, thresholds: Any) -> list[Launch]:
+    def _plan(self, kind: str, tile: int, filtered: bool, drafts: int, cells: bool, thresholds: Any, slop: SlopBuffers | None) -> list[Launch]:
         work, drafter, most = self.work, self._drafter, self.work.rows_max if kind == "prefill" else MAX_WINDOW
         if drafter is not None and kind.endswith("draft"):
             source = self.draft_work if kind == "draft" else work
@@ -279,9 +297,9 @@ class SequenceState:
         if kind in ("logits", "round"):
             launches += self._model.logits(work, tile)
         if kind == "round":
-            launches += [*work.picks(self._model.shape.vocab, filtered), *self._model.commit(work, self.state)]
+            launches += [*work.picks(self._model.shape.vocab, filtered, slop), *self._model.commit(work, self.state)]
         if drafter is not None and cells:
             launches += drafter.cells(self.draft_work, self.draft_state, work, tile, most)
         if drafter is not None and drafts:
-            launches += drafter.round(self.draft_work, self.draft_state, work, tile, drafts, thresholds)
+            launches += drafter.round(self.draft_work, self.draft_state, work, tile, drafts, thresholds, slop)
         return launches

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from backends.config import Request, Tune
+from backends.decode.slop import Knobs
 from backends.errors import BadValue
 from strata_cli.environment import BY_KEY, nearest
-from strata_cli.grammar import bias, merge_biases
+from strata_cli.grammar import SLOP, bias, merge_biases, refuse
 from strata_cli.options import GENERATION, Settings
 from strata_cli.output import wait_for
 
@@ -58,6 +59,7 @@ class Line:
             system=found.get("system"),
             raw=found.get("raw", False),
             seed=found.get("seed", request_seed(seed, self.id)),
+            slop=_slop(found["slop"]) if "slop" in found else None,
             tune=_tune(found.get("strata_tune", {})),
             **dict(settings.generation) | {key: _READ.get(key, _number)(found[key]) for key in GENERATION if key in found},
         )
@@ -170,6 +172,14 @@ def _messages(items: list[Any]) -> tuple[Mapping[str, str], ...]:
     return tuple(items)
 
 
+def _slop(text: str) -> Knobs:
+    try:
+        knobs: Knobs = SLOP.parse(text.strip())
+    except ValueError as reason:
+        raise BadValue(refuse("slop", text, SLOP, reason)) from None
+    return knobs
+
+
 def _tune(found: dict[str, Any]) -> Tune:
     for key, value in found.items():
         if key not in Tune.__slots__:
@@ -251,6 +261,7 @@ _KEYS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "logit_bias": ('an object of token ids and amounts, such as {"1234": -100}', lambda value: isinstance(value, dict)),
     "stop": ("a text that is not empty, or a list of such", _is_stop),
     "ignore_eos": ("true, false", _is_switch),
+    "slop": (SLOP.allowed, _is_text),
     "seed": ("an integer from 0 to 2**64-1", _is_integer),
     "strata_tune": (f"an object with {', '.join(Tune.__slots__)}", lambda value: isinstance(value, dict)),
 }

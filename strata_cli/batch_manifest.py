@@ -12,10 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from backends.decode.slop import OFF
 from backends.errors import BadValue
 from strata_cli.environment import BY_KEY
 from strata_cli.options import FLAGS, GENERATION, Settings
 from strata_cli.output import Unwritable, json_biases
+from strata_cli.slop_lists import digest
 
 SUFFIX = ".manifest.json"
 TEMPORARY = SUFFIX + ".tmp"
@@ -61,6 +63,8 @@ def options(settings: Settings) -> dict[str, Any]:
     config = settings.config
     found = {"kv": config.kv, "ctx": config.ctx, "kernel_shape": config.kernel_shape}
     found |= {name: settings.generation[name] for name in GENERATION}
+    # The lists even where the policy is off: a request may turn it on.
+    found |= {"slop": str(config.slop or OFF), "slop_lexicon": digest(config.slop_lexicon), "slop_openers": digest(config.slop_openers)}
     return found | {"logit_bias": json_biases(settings.generation["logit_bias"]), "stop": list(settings.generation["stop"])}
 
 

@@ -12,6 +12,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "batch": ("strata_cli.batch", "Answer a file of requests, a line each."),
     "bench": ("strata_cli.bench", "Measure settings and programs beside each other."),
     "draft-vocab": ("strata_cli.draft_vocab", "Build or show a draft vocabulary: the tokens that drafts are picked from."),
+    "slop": ("strata_cli.slop", "Show or count what the slop policy (--slop) sees in a text."),
     "devices": ("strata_cli.devices", "List the devices that can run a model."),
     "env": ("strata_cli.env", "List the settings and where each value comes from."),
 }

@@ -23,7 +23,7 @@ def count(vocabulary: Vocabulary, paths: Sequence[str], flag: str, progress: Cal
     """How often each token is in the files. Raises BadValue for one that cannot be read, and where all are without text."""
     counts = np.zeros(vocabulary.tokenizer.n_vocab, np.int64)
     for path in paths:
-        texts = _texts(path, flag)
+        texts = read_texts(path, flag)
         total, done = max(1, sum(map(len, texts))), 0
         for text in texts:
             for piece in _pieces(text):
@@ -35,8 +35,11 @@ def count(vocabulary: Vocabulary, paths: Sequence[str], flag: str, progress: Cal
     return counts
 
 
-def _texts(path: str, flag: str) -> list[str]:
-    """A .jsonl file is JSON objects, a line each, whose "text" counts (as `strata batch` writes them; those with an error have none)."""
+def read_texts(path: str, flag: str) -> list[str]:
+    """The texts of a file: its content, or, of a .jsonl file, the "text" of each line's object (as `strata batch` writes them; errors have none).
+
+    flag: what names the file, for messages. Raises BadValue.
+    """
     where = f"{flag}: {path}"
     try:
         content = Path(path).read_bytes()

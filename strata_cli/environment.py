@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backends.config import BACKENDS, INSTRUCTIONS, INT_MAX, KERNEL_SHAPES, KV_TYPES, LAUNCHES, PENALTY_MAX, REPEAT_PENALTY_MIN
+from backends.decode.slop import DEFAULT
 from backends.errors import BadValue
 from backends.tables import MAX_WINDOW
 from strata_cli import grammar
@@ -52,6 +53,7 @@ _LAST_N = f"-1 or an integer from 0 to {INT_MAX}"
 _MODEL = grammar.word("a GGUF file, or the name of an installed model package", "FILE|PACKAGE")
 
 _VOCABULARY = grammar.word("auto, none, a file of token ids (little-endian int32), or the name of a bundled one", "FILE|NAME|none", "auto")
+_WORDS = grammar.existing_file("a file of words and phrases, one a line", {"auto": None})
 _MTP_FILE = "a GGUF file with an MTP layer"
 DRAFTER = grammar.existing_file(_MTP_FILE, {"auto": None, "on": True, "off": False})
 DRAFTER_FILE = grammar.existing_file(_MTP_FILE)
@@ -101,6 +103,10 @@ VARIABLES: tuple[Variable, ...] = (
     _variable("SPEC_PCUM", grammar.P_CUM, "(none)", "A draft is kept while the product of probabilities is at least this, by depth. Off by default."),
     _variable("MTP", DRAFTER, "auto", "Draft with an MTP layer; auto: where there is one; FILE: with the one in that file."),
     _variable("DRAFT_VOCAB", _VOCABULARY, "auto", "The token ids that drafts are picked from; auto: those of the bundled drafter, else all."),
+    _variable("SLOP", grammar.SLOP, "off", f"Penalties against stock mannerisms of language models; default: {DEFAULT}."),
+    _variable("SLOP_LEXICON", _WORDS, "auto", "The listed words and phrases of --slop; auto: the bundled ones."),
+    _variable("SLOP_OPENERS", _WORDS, "auto", "The listed openers of --slop; auto: the bundled ones."),
+    _variable("METAL_MTP_SLOP", grammar.bit(), "0", "1: drafts see the slop policy too. Never changes the text."),
     _variable("CACHE", grammar.folder("off"), "(the platform's cache folder)", "Folder for compiled programs; off: keep none."),
     _variable("DATA", grammar.existing_folder(), "(the checkout's data, or share/strata)", "Folder of the data files that come with Strata."),
     _variable("PREFILL_CHUNK", grammar.integer(1, 512), "64", "Prompt rows per submission. Never changes the text."),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backends.config import INT_MAX, Request, Result, RoundTrace, Speculation, Timings
+from backends.decode.slop import OFF
 from backends.errors import BadValue, StrataError
 from strata_cli import drafting
 from strata_cli.grammar import Grammar, integer, refuse
@@ -201,6 +202,10 @@ def describe(settings: Settings, engine: Engine, request: Request, result: Resul
         "launch": config.launch,
         "kernel_shape": config.kernel_shape,
         **drafting.described(settings, engine, request),
+        "slop": str(config.slop or OFF),
+        "slop_lexicon": config.slop_lexicon if config.slop else None,
+        "slop_openers": config.slop_openers if config.slop else None,
+        "mtp_slop": config.mtp_slop,
         "spec_oracle": request.oracle is not None,
         "spec_corrupt": request.corrupt,
     }

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from backends.config import BIAS_MAX, INT_MAX
+from backends.decode.slop import DEFAULT, KNOB_NAMES, OFF, Knobs
+from backends.decode.slop_tables import KNOB_MAX
 from backends.decode.window import DEPTH_MAX, PCum
 from backends.errors import BadValue
 
@@ -90,6 +92,18 @@ def switch() -> Grammar:
     return Grammar("on, off, 1, 0", "on|off", parse)
 
 
+def bit() -> Grammar:
+    """0 or 1, and nothing else that could mean them."""
+    values = {"0": False, "1": True}
+
+    def parse(text: str) -> bool:
+        if text not in values:
+            raise ValueError
+        return values[text]
+
+    return Grammar("0, 1", "0|1", parse)
+
+
 def word(allowed: str, metavar: str, none: str | None = None) -> Grammar:
     """Any text that is not blank; `none` is the word for "not set"."""
 
@@ -158,6 +172,27 @@ def _p_cum(text: str) -> PCum:
 
 
 P_CUM = Grammar("base[,deep[,d0,d1]]: base and deep numbers from 0 to 1, d0 and d1 integers, 0 <= d0 <= d1", "base[,deep[,d0,d1]]", _p_cum)
+
+
+def _slop(text: str) -> Knobs:
+    words = {"off": OFF, "default": DEFAULT}
+    if text in words:
+        return words[text]
+    found: dict[str, float] = {}
+    for item in text.split(","):
+        name, equals, amount = (part.strip() for part in item.partition("="))
+        if name not in KNOB_NAMES:
+            raise ValueError(f"no knob {name!r}" if equals else "")
+        if name in found:
+            raise ValueError(f"{name} is given twice")
+        try:
+            found[name] = number(0, KNOB_MAX).parse(amount)
+        except ValueError:
+            raise ValueError(f"{name} is {amount!r}") from None
+    return Knobs(**found)
+
+
+SLOP = Grammar(f"off, default, or any of {', '.join(KNOB_NAMES)}, each =0..{KNOB_MAX}, with commas", "NAME=X[,...]|default|off", _slop)
 
 
 def whole_utf8(text: str) -> str:

@@ -13,7 +13,7 @@ import click
 
 from backends.config import DecodeConfig, Request
 from backends.errors import BadValue
-from strata_cli import drafting, environment, folders, user_config
+from strata_cli import drafting, environment, folders, slop_lists, user_config
 from strata_cli.environment import BY_KEY, DRAFTER_FILE, SHARED_KEYS, VARIABLES, Variable
 from strata_cli.grammar import BIAS, STOP, Grammar, merge_biases, refuse
 from strata_cli.messages import warn
@@ -44,6 +44,9 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "mtp": ("--mtp/--no-mtp",),
     "mtp-model": ("--mtp-model",),
     "draft-vocab": ("--draft-vocab",),
+    "slop": ("--slop",),
+    "slop-lexicon": ("--slop-lexicon",),
+    "slop-openers": ("--slop-openers",),
 }
 # The fields of a request that these settings give every one of them.
 GENERATION = (
@@ -132,6 +135,9 @@ def resolve(flags: Mapping[str, Any], greedy: bool, environ: Mapping[str, str], 
             mtp=drafts.mtp,
             mtp_model=drafts.mtp_model,
             draft_vocab=drafts.draft_vocab,
+            slop=values["slop"] if values["slop"].active else None,
+            **slop_lists.choose(values, needed=values["slop"].active),
+            mtp_slop=values["metal-mtp-slop"],
             cache_dir=values["cache"],
         ),
         seed=values["seed"],
@@ -148,10 +154,15 @@ def source(key: str, given: Mapping[str, Any], from_environment: Mapping[str, An
 
 def find_model(flag: str | None, environ: Mapping[str, str]) -> Path:
     """The model's file for a command that has --model alone; the flag as typed. Raises BadValue."""
-    given = {} if flag is None else {"model": parse_flag("model", flag)}
+    return find_settings({"model": flag}, environ)[0]
+
+
+def find_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[Path, dict[str, Any]]:
+    """The model's file and all values, by key, for a command that has only a few of the shared flags; those as typed. Raises BadValue."""
+    given = {key: parse_flag(key, text) for key, text in flags.items() if text is not None}
     from_environment, path = environment.read(environ), folders.config_file(environ)
-    values = {"model": BY_KEY["model"].value} | user_config.read(path) | from_environment | given
-    return locate(values["model"], source("model", given, from_environment, path))
+    values = {variable.key: variable.value for variable in VARIABLES} | user_config.read(path) | from_environment | given
+    return locate(values["model"], source("model", given, from_environment, path)), values
 
 
 def find_data(environ: Mapping[str, str]) -> str | None:

@@ -31,13 +31,28 @@ KERNEL void draft_begin(GLOBAL const int *rows, GLOBAL const int *slots, GLOBAL 
 }
 
 // Parts of the draft head's row: fixed shares of its ids, so that the sum has one order whatever the number of work-groups.
-KERNEL void draft_parts(GLOBAL const int *head_control, GLOBAL const float *logit, int n_ids, GLOBAL int *parts) {
+// SLOP, a -D constant: there where drafts see the slop policy; `slop_draft` has then run, and the row becomes what the policy makes of it.
+KERNEL void draft_parts(GLOBAL const int *head_control, GLOBAL float *logit, int n_ids, GLOBAL int *parts
+#ifdef SLOP
+                        , GLOBAL const int *rows, GLOBAL const int *slots, int step, GLOBAL const uint *masks, int n_vocab,
+                        GLOBAL const uint *head_masks, GLOBAL const int *slop_parts
+#endif
+                        ) {
 #define CANDIDATES (LANES * GROUP)
   CANDIDATE_ARRAY float top[CANDIDATES];
   CANDIDATE_ARRAY int top_id[CANDIDATES];
   CANDIDATE_ARRAY float sums[CANDIDATES];
   CANDIDATE_ARRAY int bad[CANDIDATES];
+#ifdef SLOP
+  CANDIDATE_ARRAY float slop_sums[2 * GROUP];
+#endif
   if (head_control[CONTROL_ROWS] == 0) return;
+#ifdef SLOP
+  GLOBAL const int *slot = slots + rows[ROW_SLOT] * SLOT_INTS;
+  SlopAmounts amounts;
+  slop_row_amounts(rows, step, slots, masks, n_vocab, &amounts);
+  float hold = slop_hold(slop_parts, (n_ids + SLOP_PART - 1) / SLOP_PART, slot, amounts, slop_sums);
+#endif
   for (int part = group_id(); part * DRAFT_PART < n_ids; part += num_groups()) {
     int begin = part * DRAFT_PART, end = min(begin + DRAFT_PART, n_ids);
     VF best = (VF)(-INFINITY);
@@ -46,6 +61,10 @@ KERNEL void draft_parts(GLOBAL const int *head_control, GLOBAL const float *logi
       VI id = LANE_IDS + at;
       VF v = LOAD_AT(logit, at);
       VI inside = id < (VI)(end);
+#ifdef SLOP
+      v = slop_applied(v, LOAD_AT(head_masks, at), amounts, hold);
+      STORE_AT(v, logit, at);
+#endif
       nan |= ((v != v) | (v == (VF)(INFINITY))) & inside;
       VI better = (v > best) & inside;
       best = better ? v : best;

@@ -106,22 +106,40 @@ DEVICE void shortest(GLOBAL const float *logit, int n_vocab, float top, int weig
 
 KERNEL void filter(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const int *slots, GLOBAL float *logits, int stride, int n_vocab,
                    GLOBAL const int *bias_ids, GLOBAL const float *biases, int biases_per_slot, GLOBAL const int *history,
-                   int history_stride, GLOBAL int *counts, GLOBAL int *cuts) {
+                   int history_stride, GLOBAL int *counts, GLOBAL int *cuts
+#ifdef SLOP
+                   , GLOBAL const uint *masks, GLOBAL const int *slop_parts
+#endif
+                   ) {
   CANDIDATE_ARRAY ULONG sums[GROUP];
   CANDIDATE_ARRAY float list[LIST];
   CANDIDATE_ARRAY int list_ids[LIST];
   CANDIDATE_ARRAY int found[1];
   CANDIDATE_ARRAY float tops[GROUP];
+#ifdef SLOP
+  CANDIDATE_ARRAY float slop_sums[2 * GROUP];
+#endif
   for (int r = group_id(); r < control[CONTROL_ROWS]; r += num_groups()) {
     if (!rows[r * ROW_INTS + ROW_ACTIVE]) continue;
-    int s = rows[r * ROW_INTS + ROW_SLOT], position = rows[r * ROW_INTS + ROW_POSITION];
+    int s = rows[r * ROW_INTS + ROW_SLOT];
     GLOBAL const int *slot = slots + s * SLOT_INTS;
     GLOBAL float *logit = logits + (size_t)r * stride;
-    adjust(logit, 0, n_vocab, slot, position, bias_ids + s * biases_per_slot, biases + s * biases_per_slot,
+#ifdef SLOP
+    int n_parts = (n_vocab + SLOP_PART - 1) / SLOP_PART;
+    SlopAmounts amounts;
+    slop_row_amounts(rows, r, slots, masks, n_vocab, &amounts);
+    float hold = slop_hold(slop_parts + r * n_parts * SLOP_PART_INTS, n_parts, slot, amounts, slop_sums);
+#else
+    adjust(logit, 0, n_vocab, slot, rows[r * ROW_INTS + ROW_POSITION], bias_ids + s * biases_per_slot, biases + s * biases_per_slot,
            history + (size_t)s * history_stride, counts + (size_t)r * stride);
+#endif
     VF best = (VF)(-INFINITY);
     for (int at = local_id() * LANES; at < n_vocab; at += LANES * GROUP) {
       VF v = LOAD_AT(logit, at);
+#ifdef SLOP
+      v = slop_applied(v, LOAD_AT(masks, at), amounts, hold);
+      STORE_AT(v, logit, at);
+#endif
       best = ((v > best) & (LANE_IDS + at < (VI)(n_vocab))) ? v : best;
     }
     tops[local_id()] = hmax(best);

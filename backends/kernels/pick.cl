@@ -7,27 +7,49 @@
 #define BETTER(v, id, best, best_id) ((v) > (best) || ((v) == (best) && (id) < (best_id)))
 
 // filtered: `filter` has run, which applied bias and penalties and left `cuts`.
+// SLOP, a -D constant: there where the slop policy acts. `slop_parts` has then run first, with bias and penalties; what is left of the policy
+// comes with whichever of the two reads the rows next.
 KERNEL void pick(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const int *slots, GLOBAL float *logits, int stride, int n_vocab,
                  GLOBAL const int *bias_ids, GLOBAL const float *biases, int biases_per_slot, GLOBAL const int *history,
-                 int history_stride, GLOBAL int *counts, int filtered, GLOBAL const int *cuts, GLOBAL int *partial) {
+                 int history_stride, GLOBAL int *counts, int filtered, GLOBAL const int *cuts, GLOBAL int *partial
+#ifdef SLOP
+                 , GLOBAL const uint *masks, GLOBAL const int *slop_parts
+#endif
+                 ) {
 #define CANDIDATES (LANES * GROUP)
   CANDIDATE_ARRAY float top[CANDIDATES];
   CANDIDATE_ARRAY int top_id[CANDIDATES];
   CANDIDATE_ARRAY int bad[CANDIDATES];
+#ifdef SLOP
+  CANDIDATE_ARRAY float slop_sums[2 * GROUP];
+#endif
   int count = control[CONTROL_ROWS], blocks = (n_vocab + 15) / 16, begin = SHARE_BEGIN(blocks), end = SHARE_END(blocks);
   for (int r = 0; r < count; r++) {
     GLOBAL const int *row = rows + r * ROW_INTS, *slot = slots + row[ROW_SLOT] * SLOT_INTS, *cut = cuts + r * CUT_INTS;
     GLOBAL float *logit = logits + (size_t)r * stride;
     if (!row[ROW_ACTIVE]) continue;
+#ifdef SLOP
+    int n_parts = (n_vocab + SLOP_PART - 1) / SLOP_PART;
+    SlopAmounts amounts;
+    slop_row_amounts(rows, r, slots, masks, n_vocab, &amounts);
+    float hold = filtered ? 0.0f : slop_hold(slop_parts + r * n_parts * SLOP_PART_INTS, n_parts, slot, amounts, slop_sums);
+#else
     if (!filtered)
       adjust(logit, begin * 16, min(end * 16, n_vocab), slot, row[ROW_POSITION], bias_ids + row[ROW_SLOT] * biases_per_slot,
              biases + row[ROW_SLOT] * biases_per_slot, history + (size_t)row[ROW_SLOT] * history_stride, counts + (size_t)r * stride);
+#endif
     float temperature = AS_F_1(slot[SLOT_TEMPERATURE]), least = AS_F_1(slot[SLOT_MIN_P]);
     VF best = (VF)(-INFINITY);
     VI ids = (VI)(0x7fffffff), nan = (VI)(0);
     for (int at = begin * 16 + local_id() * LANES; at < end * 16; at += CANDIDATES) {
       VI id = LANE_IDS + at;
       VF v = LOAD_AT(logit, at);
+#ifdef SLOP
+      if (!filtered) {
+        v = slop_applied(v, LOAD_AT(masks, at), amounts, hold);
+        STORE_AT(v, logit, at);
+      }
+#endif
       VI kept = id < (VI)(n_vocab);
       nan |= ((v != v) | (v == (VF)(INFINITY))) & kept;
       if (temperature > 0.0f) {
@@ -71,7 +93,11 @@ KERNEL void pick(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const
 // of row j; then the table gets the next round's row of that sequence. A sequence's rows stand together, and rows are
 // written no further than they have been read. Runs as one work-group.
 KERNEL void accept(GLOBAL int *control, GLOBAL int *rows, GLOBAL int *slots, GLOBAL const int *end_ids, GLOBAL const int *partial,
-                   int shares, GLOBAL int *out) {
+                   int shares, GLOBAL int *out
+#ifdef SLOP
+                   , GLOBAL const uint *masks, int n_vocab
+#endif
+                   ) {
   if (group_id() != 0 || local_id() != 0) return;
   int count = control[CONTROL_ROWS], next = 0;
   for (int first = 0, stop; first < count; first = stop) {
@@ -79,6 +105,10 @@ KERNEL void accept(GLOBAL int *control, GLOBAL int *rows, GLOBAL int *slots, GLO
     for (stop = first; stop < count && rows[stop * ROW_INTS + ROW_SLOT] == s; stop++);
     GLOBAL int *slot = slots + s * SLOT_INTS, *result = out + s * OUT_INTS;
     int emitted = 0, flags = 0, token = 0, position = rows[first * ROW_INTS + ROW_POSITION];
+#ifdef SLOP
+    SlopState state;
+    slop_load(slot, &state);
+#endif
     for (int r = first; r < stop && !flags && rows[r * ROW_INTS + ROW_ACTIVE]; r++) {
       if (r > first && rows[r * ROW_INTS + ROW_TOKEN] != token) break;
       position = rows[r * ROW_INTS + ROW_POSITION];
@@ -97,10 +127,16 @@ KERNEL void accept(GLOBAL int *control, GLOBAL int *rows, GLOBAL int *slots, GLO
         break;
       }
       result[OUT_TOKENS + emitted++] = token;
+#ifdef SLOP
+      slop_step(&state, slop_mask(masks, n_vocab, token));
+#endif
       if (!slot[SLOT_IGNORE_END]) for (int i = 1; i <= end_ids[0]; i++) if (end_ids[i] == token) flags |= FLAG_END;
       if (--slot[SLOT_BUDGET] == 0) flags |= FLAG_BUDGET;
       if (position + 2 >= slot[SLOT_CONTEXT]) flags |= FLAG_CONTEXT;
     }
+#ifdef SLOP
+    slop_store(slot, state);
+#endif
     result[OUT_COUNT] = emitted;
     result[OUT_FLAGS] = flags;
     GLOBAL int *row = rows + next++ * ROW_INTS;

@@ -27,6 +27,8 @@
 #define SLOT_LAST_N 13        // how many of the last tokens the penalties look at
 #define SLOT_WINDOW 14        // rows of a window at most
 #define SLOT_DRAFT_MIN_P 15   // float bits: least probability of a draft
+#define SLOT_SLOP_KNOBS 16    // float bits of the four knobs of the slop policy, where it acts (slop.h)
+#define SLOT_SLOP_STATE 20    // three words: its state behind the input of the next window's first row
 #define CUT_INTS 4            // cuts[r]: where a row's kept ids end in order (float bits and id), its largest logit (float bits)
 #define CUT_VALUE 0
 #define CUT_ID 1
@@ -45,3 +47,5 @@
 #define FLAG_CONTEXT 4
 #define FLAG_BAD 8
 #define DRAFT_PART 1024       // ids of the draft head that are summed together
+#define SLOP_PART 1024        // ids of a row that the slop policy sums together
+#define SLOP_PART_INTS 8      // of every SLOP_PART ids: largest logits, sums (slop.h)

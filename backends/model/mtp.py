@@ -20,8 +20,8 @@ from backends.model.gguf import GGUFFile, Tensor
 from backends.model.llama import Llama
 from backends.model.llama_block import MATRIX_TYPES, Block, State, claim_state, floats, loaded_bytes, make_state, norm_tensor, read_shape
 from backends.model.matrix import Arena, Matrix, checked
-from backends.plan import DraftWorkspace, Sizes, Workspace
-from backends.tables import DRAFT_PART, MAX_WINDOW
+from backends.plan import SAMPLER, SLOP, SLOP_ON, DraftWorkspace, Sizes, SlopBuffers, Workspace
+from backends.tables import DRAFT_PART, MAX_WINDOW, SLOP_PART
 
 
 def has_drafter(file: GGUFFile) -> bool:
@@ -159,23 +159,50 @@ class Drafter:
             control=work.head_control,
         )
 
-    def pick(self, work: DraftWorkspace, window: Workspace, step: int, thresholds: object | None) -> list[Launch]:
-        """The drafted token of the head's row, its probability, and whether it joins the window. thresholds: the table of PCUM's, if it acts."""
+    def pick(self, work: DraftWorkspace, window: Workspace, step: int, thresholds: object | None, slop: SlopBuffers | None = None) -> list[Launch]:
+        """The drafted token of the head's row, its probability, and whether it joins the window. thresholds: the table of PCUM's, if it acts.
+        slop: where it holds the head's masks, the row is first made what the slop policy makes of it."""
         constants = (("PCUM", int(thresholds is not None)),)
         parts = -(-self.n_ids // DRAFT_PART)
         tables = (work.control, work.rows, work.head_control, window.control, window.rows, window.slots, window.out)
         head = (work.head_control, work.logits, self.n_ids, work.parts)
+        pick = Launch(
+            KernelSpec("draft", "draft_pick", ("window.h",), constants),
+            (work.parts, parts, self.ids, int(self.vocabulary is not None), step, *tables, *(() if thresholds is None else (thresholds,))),
+            1,
+        )
+        if slop is None or slop.head_masks is None:
+            return [Launch(KernelSpec("draft", "draft_parts", ("window.h",), constants), head, work.share(parts)), pick]
+        seen = (window.rows, window.slots, step)
+        masks = (slop.masks, self.target.shape.vocab, slop.head_masks)
         return [
-            Launch(KernelSpec("draft", "draft_parts", ("window.h",), constants), head, work.share(parts)),
             Launch(
-                KernelSpec("draft", "draft_pick", ("window.h",), constants),
-                (work.parts, parts, self.ids, int(self.vocabulary is not None), step, *tables, *(() if thresholds is None else (thresholds,))),
-                1,
+                KernelSpec("slop", "slop_draft", (*SAMPLER, *SLOP)),
+                (work.head_control, *seen, work.logits, self.n_ids, *masks, slop.parts),
+                work.share(-(-self.n_ids // SLOP_PART)),
             ),
+            Launch(
+                KernelSpec("draft", "draft_parts", ("window.h", *SLOP), (*constants, *SLOP_ON)),
+                (*head, *seen, *masks, slop.parts),
+                work.share(parts),
+            ),
+            pick,
         ]
 
-    def round(self, work: DraftWorkspace, state: State, window: Workspace, tile: int, drafts: int, thresholds: object | None) -> list[Launch]:
-        """After acceptance: the accepted rows' cells, then a chain of up to `drafts` drafts, which become rows of the next window."""
+    def round(
+        self,
+        work: DraftWorkspace,
+        state: State,
+        window: Workspace,
+        tile: int,
+        drafts: int,
+        thresholds: object | None,
+        slop: SlopBuffers | None = None,
+    ) -> list[Launch]:
+        """After acceptance: the accepted rows' cells, then a chain of up to `drafts` drafts, which become rows of the next window.
+
+        thresholds, slop: as in `pick`.
+        """
         constants = (("PCUM", int(thresholds is not None)),)
         begin = (window.rows, window.slots, window.out, work.control, work.rows, work.head_control)
         launches = [
@@ -185,7 +212,7 @@ class Drafter:
         for step in range(drafts):
             if step:
                 launches += self.cells(work, state, work, 1, 1)
-            launches += [*self.logits(work), *self.pick(work, window, step, thresholds)]
+            launches += [*self.logits(work), *self.pick(work, window, step, thresholds, slop)]
         return launches
 
 

@@ -115,7 +115,8 @@ def child_environment(arm: Arm, environ: Mapping[str, str]) -> dict[str, str]:
 def describe(settings: Settings) -> dict[str, Any]:
     """An arm's settings, for the report: those that differ from the defaults, save what the prompts' modes decide."""
     config, usual = settings.config, DecodeConfig()
-    names = [field.name for field in dataclasses.fields(config) if field.name != "cache_dir"]
+    unused = {"cache_dir"} if config.slop else {"cache_dir", "slop_lexicon", "slop_openers"}
+    names = [field.name for field in dataclasses.fields(config) if field.name not in unused]
     shown = {name: getattr(config, name) for name in names if getattr(config, name) != getattr(usual, name)}
     for name, value in settings.generation.items():
         if name not in ("max_new", "temperature") and value != BY_KEY[name.replace("_", "-")].value:

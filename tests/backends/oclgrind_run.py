@@ -15,12 +15,13 @@ import numpy as np
 
 import backends.model.attention
 from backends.config import DecodeConfig, Request
+from backends.decode.slop import Knobs
 from backends.decode.window import PCum
 from backends.engine import Engine
 from backends.tables import BLOCK
 
 LENGTH = 70  # crosses a KV block, which is a chunk of attention here
-DRAFTING: dict[str, Any] = {"spec": 4, "spec_min_p": 0.0, "spec_p_cum": PCum(0.0)}  # every draft is verified
+DRAFTING: dict[str, Any] = {"spec": 4, "spec_min_p": 0.0, "spec_p_cum": PCum(0.0), "mtp_slop": True}  # every draft is verified
 
 
 def check(model: Path) -> bool:
@@ -43,6 +44,7 @@ def check(model: Path) -> bool:
             repeat_penalty=1.3,
             frequency_penalty=0.2,
             ignore_eos=True,
+            slop=Knobs(1, 1, 1, 1),
         )
         session = device.session()
         for _ in session.generate(request):

@@ -32,7 +32,7 @@ MODELS = {
     "f32": {"weight_type": "F32", "n_embd": 64, "n_head": 1, "n_head_kv": 1, "head_dim": 64, "n_ff": 96},
 }
 LAUNCHED = {"embed", "activate", "qkv", "attention", "attention_parts", "attention_merge", "matvec", "filter", "pick", "accept"}
-LAUNCHED |= {"pair", "draft_begin", "draft_parts", "draft_pick"}
+LAUNCHED |= {"pair", "draft_begin", "draft_parts", "draft_pick", "slop_parts", "slop_draft"}
 ORDERS = (0, 1, 2, 3)  # as numbered, backwards, two shuffles: of any two threads, either comes first at times
 
 

@@ -16,7 +16,7 @@ from backends.kernels.source import kernel_source
 from backends.model.attention import CHUNK, chunk_spec, query_tile
 from backends.model.weights import WEIGHT_TYPES
 from backends.opencl import COMMON_HEADERS
-from backends.plan import SAMPLER
+from backends.plan import SAMPLER, SLOP, SLOP_ON
 from backends.tables import MAX_WINDOW
 from tests.nvrtc import REPORT, Usage, compile_cubin, usage
 
@@ -47,6 +47,10 @@ def variants() -> Iterator[KernelSpec]:
     yield KernelSpec("filter", "filter", SAMPLER)
     for p_cum in (0, 1):
         yield KernelSpec("draft", "draft_pick", ("window.h",), (("PCUM", p_cum),))
+    for op in ("pick", "filter"):
+        yield KernelSpec(op, op, (*SAMPLER, *SLOP), SLOP_ON)
+    yield KernelSpec("slop", "slop_parts", (*SAMPLER, *SLOP))
+    yield KernelSpec("draft", "draft_parts", ("window.h", *SLOP), (("PCUM", 1), *SLOP_ON))
 
 
 def compiled(spec: KernelSpec, architecture: int, *extra: str) -> dict[str, Usage]:

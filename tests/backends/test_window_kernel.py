@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +13,9 @@ from numpy.typing import NDArray
 from backends.cuda import NVRTC_OPTIONS
 from backends.decode.window import PCum, WindowRules
 from backends.kernels.source import kernel_source
+from tests.backends.small_kernels import Emulated, OpenCL
 from tests.conftest import skip_or_fail
-from tests.cuda_emulator.compiler import SANITIZERS, compile_library, system_compiler
+from tests.cuda_emulator.compiler import system_compiler
 from tests.nvrtc import compile_cubin
 
 Floats = NDArray[np.float32]
@@ -89,58 +88,24 @@ def float64_products(p: Floats) -> NDArray[np.float64]:
     return np.where(result < SMALLEST, 0.0, result)
 
 
-class OpenCL:
-    """Runs the test's kernels on the CPU device."""
-
-    def __init__(self, context: Any, options: list[str]) -> None:
-        import pyopencl as cl
-
-        self.cl, self.context, self.queue = cl, context, cl.CommandQueue(context)
-        self.group = 1 if "-DLANES=16" in options else 64
-        self.program = cl.Program(context, source("opencl")).build([*options, f"-DGROUP={self.group}"])
-
-    def __call__(self, name: str, *args: Any) -> None:
-        """Arrays and ints; arrays get what the kernel wrote."""
-        flags = self.cl.mem_flags.READ_WRITE | self.cl.mem_flags.COPY_HOST_PTR
-        given: list[Any] = [self.cl.Buffer(self.context, flags, hostbuf=arg) if isinstance(arg, np.ndarray) else np.int32(arg) for arg in args]
-        self.cl.Kernel(self.program, name)(self.queue, (8 * self.group,), (self.group,), *given)
-        for arg, buffer in zip(args, given, strict=True):
-            if isinstance(arg, np.ndarray):
-                self.cl.enqueue_copy(self.queue, arg, buffer)
-
-
-class Emulated:
-    """Runs the CUDA text of the test's kernels as C++, every shift and bound checked."""
-
-    def __init__(self, folder: Path, options: list[str]) -> None:
-        path = folder / "window.so"
-        path.write_bytes(compile_library(source("cuda"), [*options, "-DLANES=1", "-DGROUP=32"], SANITIZERS))
-        self.library = ctypes.CDLL(str(path))
-
-    def __call__(self, name: str, *args: Any) -> None:
-        values = [np.array([arg.ctypes.data if isinstance(arg, np.ndarray) else arg], np.uint64) for arg in args]
-        pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
-        assert getattr(self.library, f"launch_{name}")(2, 32, pointers, 0, 0) == 0
-
-
 SHAPES = {"cpu": ["-DLANES=16"], "gpu": ["-DLANES=1"], "gpu flushing": ["-DLANES=1", "-cl-denorms-are-zero"]}
 
 
 @pytest.fixture(scope="module", params=list(SHAPES))
 def run(request: pytest.FixtureRequest, cl_context: Any) -> OpenCL:
-    return OpenCL(cl_context, [*SHAPES[request.param], "-DPCUM=1"])
+    return OpenCL(cl_context, source("opencl"), [*SHAPES[request.param], "-DPCUM=1"])
 
 
 @pytest.fixture(scope="module")
 def without_p_cum(cl_context: Any) -> OpenCL:
-    return OpenCL(cl_context, ["-DLANES=1", "-DPCUM=0"])
+    return OpenCL(cl_context, source("opencl"), ["-DLANES=1", "-DPCUM=0"])
 
 
 @pytest.fixture(scope="module")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> Emulated:
     if system_compiler() is None:
         skip_or_fail("the emulator needs a C++ compiler")
-    return Emulated(tmp_path_factory.mktemp("window"), ["-DPCUM=1"])
+    return Emulated(tmp_path_factory.mktemp("window"), source("cuda"), ["-DPCUM=1"])
 
 
 @pytest.fixture(scope="module")

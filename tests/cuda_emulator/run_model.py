@@ -20,17 +20,21 @@ from numpy.typing import NDArray
 import backends.cuda
 import backends.model.attention
 from backends.config import DecodeConfig, Request
+from backends.decode.slop import Knobs
 from backends.decode.window import PCum
 from backends.engine import Engine
 from backends.tables import BLOCK
 from tests.cuda_emulator.fake_cupy import FakeCupy
 
 LENGTH = 70  # crosses a KV block, which is a chunk of attention here
-# A biased id that is far ahead of all others; penalties and filters; neither. Seeds, so that a run can be repeated.
+# A biased id that is far ahead of all others; penalties and filters; neither; the slop policy with filters and without. Seeds, so that a run
+# can be repeated.
 SETTINGS: tuple[dict[str, Any], ...] = (
     {"seed": 1, "logit_bias": {90: 1e4}},
     {"seed": 2, "temperature": 0.7, "repeat_penalty": 1.3, "presence_penalty": 0.1, "frequency_penalty": 0.2, "logit_bias": {5: 2.0}},
     {"seed": 3, "temperature": 0.9, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+    {"seed": 4, "temperature": 0.7, "repeat_penalty": 1.3, "slop": Knobs(1, 1, 1, 1)},
+    {"seed": 5, "logit_bias": {5: 2.0}, "slop": Knobs(1, 1, 1, 1)},
 )
 
 
@@ -54,7 +58,7 @@ def texts(engine: Engine, ids: Sequence[int], new: int = 4) -> list[tuple[int, .
 def exercise(model: Path, fake: FakeCupy) -> tuple[list[tuple[int, ...]], NDArray[np.float32], bool]:
     """Texts, logits of all rows in windows of 8, and whether single rows and the row after a prefill have the same bits."""
     backends.cuda.load_cupy, backends.model.attention.CHUNK = lambda: fake, BLOCK
-    with Engine.open(model, DecodeConfig(backend="cuda", work_groups=3, spec=4, spec_min_p=0.0, spec_p_cum=PCum(0.0))) as engine:
+    with Engine.open(model, DecodeConfig(backend="cuda", work_groups=3, spec=4, spec_min_p=0.0, spec_p_cum=PCum(0.0), mtp_slop=True)) as engine:
         engine.wait_wide()
         ids = token_ids(engine.tokenizer.n_vocab)
         generated = texts(engine, ids[:5])

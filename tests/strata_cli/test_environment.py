@@ -8,6 +8,7 @@ import math
 import pytest
 
 from backends.config import DecodeConfig, Request
+from backends.decode.slop import DEFAULT, OFF, Knobs
 from backends.decode.window import PCum
 from backends.errors import BadValue
 from strata_cli import environment
@@ -39,6 +40,10 @@ MALFORMED = {
     "STRATA_SPEC_PCUM": ["x", "1.1", "-0.1", "nan", ",", "0.5,", "0.5,0.4,100", "0.5,0.4,200,100", "0.5,0.4,-1,5", "0.5,0.4,1.5,5", "1,1,1,1,1"],
     "STRATA_MTP": ["ON", "true", "nowhere.gguf"],
     "STRATA_DRAFT_VOCAB": ["nowhere.bin", "smollm2-e", "on"],
+    "STRATA_SLOP": ["on", "1", "dash", "dash=", "dash=x", "dash=-1", "dash=21", "dash=nan", "dahs=1", "dash=1,dash=2", "dash=1,", ",", "OFF"],
+    "STRATA_SLOP_LEXICON": ["nowhere.txt", "tests", "off"],
+    "STRATA_SLOP_OPENERS": ["nowhere.txt", "tests", "off"],
+    "STRATA_METAL_MTP_SLOP": ["on", "off", "2", "yes", "01", "0.0"],
     "STRATA_CACHE": ["setup.cfg"],
     "STRATA_DATA": ["/nowhere/at/all", "setup.cfg"],
     "STRATA_PREFILL_CHUNK": ["0", "513", "auto"],
@@ -101,7 +106,9 @@ def test_defaults_are_the_engines() -> None:
     config, request = DecodeConfig(), Request(prompt="hi")
     values = {variable.key: variable.value for variable in VARIABLES}
     same = ("backend", "device", "kv", "ctx", "prefill-chunk", "work-groups", "instructions", "launch", "kernel-shape")
-    for key in (*same, "spec", "spec-min-p", "mtp", "draft-vocab"):
+    assert values["slop"] == (config.slop or OFF)
+    assert values["metal-mtp-slop"] == config.mtp_slop
+    for key in (*same, "spec", "spec-min-p", "mtp", "draft-vocab", "slop-lexicon", "slop-openers"):
         assert values[key] == getattr(config, key.replace("-", "_")), key
     assert values["seed"] == request.seed
     for name in GENERATION:
@@ -119,6 +126,8 @@ def test_special_values() -> None:
             "STRATA_CACHE": "off",
             "STRATA_TEMPERATURE": "-0",
             "STRATA_SPEC_PCUM": " 0.9 , 0.5,100,200",
+            "STRATA_SLOP": " dash = 1.5 ,opener=20",
+            "STRATA_METAL_MTP_SLOP": "1",
         }
     )
     assert values["ctx"] is None
@@ -128,6 +137,9 @@ def test_special_values() -> None:
     assert values["stop"] == ("\n\n", "[x")
     assert values["cache"] is None
     assert values["spec-pcum"] == PCum(0.9, 0.5, 100, 200)
+    assert values["slop"] == Knobs(dash=1.5, opener=20)
+    assert values["metal-mtp-slop"] is True
+    assert [environment.read({"STRATA_SLOP": text})["slop"] for text in ("default", "off", "dash=0")] == [DEFAULT, OFF, OFF]
     assert math.copysign(1, values["temperature"]) == 1
 
 

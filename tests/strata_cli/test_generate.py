@@ -90,6 +90,10 @@ def test_json(cli: Cli) -> None:
         "mtp": False,
         "mtp_model": None,
         "draft_vocab": None,
+        "slop": "off",
+        "slop_lexicon": None,
+        "slop_openers": None,
+        "mtp_slop": False,
         "spec_oracle": False,
         "spec_corrupt": 0,
     }
