@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from backends import reference, reference_drafts, reference_picks
 from backends.device import Device, KernelSpec, Launch, Memory, Replay
 from backends.errors import DeviceError, OutOfMemory
 from backends.memory import host_memory
-from backends.reference import OPS, NumpyBuffer, run
+from backends.reference import NumpyBuffer
+
+OPS: Final[dict[str, Callable[..., None]]] = {
+    op.__name__: op
+    for op in (
+        *(reference.embed, reference.pair, reference.qkv, reference.matvec, reference.attention),
+        *(reference_picks.slop_parts, reference_picks.filter, reference_picks.pick, reference_picks.accept),
+        *(reference_drafts.draft_begin, reference_drafts.slop_draft, reference_drafts.draft_parts, reference_drafts.draft_pick),
+    )
+}
+
+
+def run(spec: KernelSpec, args: tuple[Any, ...]) -> None:
+    """Runs one launch: the function of the kernel's name."""
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        OPS[spec.kernel](spec, *args)
 
 
 class NumpyReplay(Replay):

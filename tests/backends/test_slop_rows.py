@@ -21,7 +21,7 @@ from backends.decode.slop_tables import END, THINK, WORDS
 from backends.device import Launch
 from backends.engine import Engine
 from backends.plan import SlopBuffers
-from backends.reference import noise_words
+from backends.reference_picks import noise_words
 from backends.sequence import Rules, SequenceState
 from backends.tables import DRAFT_PART, MAX_WINDOW, OUT_DRAFTS, OUT_INTS, OUT_PROBABILITIES, PARTIAL_INTS, SLOT_INTS, SLOT_SLOP_STATE
 from tests.backends.test_slop_step import KNOB_SETTINGS, some_states, state_of
