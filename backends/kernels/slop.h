@@ -155,7 +155,7 @@ DEVICE void slop_part(GLOBAL const float *logit, GLOBAL const uint *masks, int b
     better = (v > held_top) & held & inside;
     held_top = better ? v : held_top;
     held_id = better ? id : held_id;
-    v = v - slop_lowered(mask, a);
+    if (ANY((mask & a.acts) != (VU)(0u))) v = v - slop_lowered(mask, a);  // few vectors hold an id that costs anything
     better = (v > low_top) & counts;
     low_top = better ? v : low_top;
   }

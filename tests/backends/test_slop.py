@@ -142,7 +142,9 @@ def check_arms(engine: Engine, texts: dict[tuple[str, Knobs | None], Result], ar
         assert same_but_for_rounds(made, texts[name, knobs]), (spec, min_p, seen, corrupt, name, knobs)
         accepted += made.speculation.accepted
         drafted += made.speculation.drafted
-    assert 0 < accepted < drafted
+    assert accepted < drafted
+    # A random drafter that knows all ids hardly ever hits the few that the bias leaves its target.
+    assert accepted > 0 or (engine.drafter is not None and engine.drafter.vocabulary is None)
 
 
 def test_one_text(engine: Engine, texts: dict[tuple[str, Knobs | None], Result]) -> None:
