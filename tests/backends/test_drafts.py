@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 
@@ -20,7 +21,7 @@ from backends.decode.window import PCum, WindowRules
 from backends.engine import Engine
 from backends.errors import StrataError
 from backends.tables import MAX_WINDOW
-from tests.tiny import IM_END, write_tiny_llama
+from tests.tiny import IM_END, write_tiny_drafter, write_tiny_llama
 
 CTX, LENGTH = 192, 48
 FEW = (7, 20, 33, IM_END)
@@ -44,6 +45,14 @@ def write_files(folder: Path) -> tuple[Path, str]:
     return write_tiny_llama(folder / "tiny.gguf", n_vocab=99, ctx=CTX, seed=3, nextn=True), str(folder / "few.bin")
 
 
+def write_preferring(folder: Path, n_vocab: int, few: Sequence[int]) -> Path:
+    """A drafter whose own head, over all ids, is 0 for all but a few: one of those nearly always has the largest logit."""
+    path = write_tiny_drafter(folder / "preferring.gguf", n_vocab=n_vocab, ctx=CTX, own_head=True, seed=5)
+    head = next(tensor for tensor in gguf.GGUFReader(path, "r+").tensors if tensor.name.endswith("shared_head_head.weight"))
+    head.data[[token for token in range(n_vocab) if token not in few]] = 0
+    return path
+
+
 @pytest.fixture(scope="module")
 def engine(files: tuple[Path, str], place: dict[str, Any], cache_dir: str) -> Iterator[Engine]:
     """It drafts from the few; tests change its rules on the spot, which opening one for each would take minutes."""
@@ -54,7 +63,9 @@ def engine(files: tuple[Path, str], place: dict[str, Any], cache_dir: str) -> It
 
 @pytest.fixture(scope="module")
 def whole_vocabulary(files: tuple[Path, str], place: dict[str, Any], cache_dir: str) -> Iterator[Engine]:
-    with Engine.open(files[0], DecodeConfig(spec=8, cache_dir=cache_dir, **place)) as engine:
+    """Its drafter has a head over all ids, which prefers the few: else its drafts would all be wrong."""
+    drafter = str(write_preferring(files[0].parent, 99, FEW))
+    with Engine.open(files[0], DecodeConfig(spec=8, mtp_model=drafter, cache_dir=cache_dir, **place)) as engine:
         engine.wait_wide()
         yield engine
 
@@ -99,6 +110,7 @@ def same_but_for_rounds(made: Result, expected: Result) -> bool:
 
 
 def check_arms(engine: Engine, texts: dict[str, Result], arms: Sequence[tuple[int, float, PCum | None, str]], request_change: dict[str, Any]) -> None:
+    accepted = drafted = 0
     for spec, min_p, p_cum, name in arms:
         rule(engine, spec, min_p, p_cum)
         made = run(engine, replace(REQUESTS[name], **request_change))
@@ -106,6 +118,9 @@ def check_arms(engine: Engine, texts: dict[str, Result], arms: Sequence[tuple[in
         counted = made.speculation
         assert len(counted.by_position) <= max(0, spec - 1)
         assert made.speculation.rounds + counted.accepted == len(made.token_ids)
+        accepted, drafted = accepted + counted.accepted, drafted + counted.drafted
+    # With every draft corrupted none can be right; else the arms would prove nothing without both kinds.
+    assert drafted > accepted and (accepted > 0 or request_change.get("corrupt") == 1)
 
 
 def test_drafter(engine: Engine, texts: dict[str, Result]) -> None:
