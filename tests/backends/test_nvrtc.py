@@ -27,7 +27,7 @@ SHARED_LIMIT = 48 << 10  # what a block may have without asking the driver for m
 REGISTER_LIMIT = 255
 LOCAL_LIMIT = 128  # bytes a thread, arrays indexed by a variable; spills count too
 SPILL_LIMIT = 32  # the assembler takes a few bytes of spills for more threads at a time, far below 255 registers
-CHUNKS_SPILL_LIMIT = 72  # attention's, at no more than 128 registers: it prefers more threads to keeping what only outer loops use
+CHUNKS_SPILL_LIMIT = 72  # attention's, by chunks; whole, it kept within the other. Whether these spills cost anything, only a GPU can say
 
 
 def variants() -> Iterator[KernelSpec]:
