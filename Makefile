@@ -50,7 +50,7 @@ setup-hip: ## clang-16 by apt, for the tests that compile the kernels for AMD (4
 demo: $(RUNTIME) ## the bundled model answers: make demo PROMPT="..."
 	@$(PY) -m strata_cli generate -- "$$PROMPT"
 
-test: $(DEV) ## the fast tests, at most five minutes; ARGS goes to pytest
+test: $(DEV) ## the fast tests, six minutes in a fresh checkout, whose kernels compile; ARGS goes to pytest
 	$(PY) -m pytest -m "not slow and not guarantee" $(ARGS)
 
 test-all: $(DEV) ## all tests
