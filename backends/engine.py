@@ -157,7 +157,9 @@ class Engine:
 
     def need(self, ctx: int) -> Need:
         """What the weights and one sequence of `ctx` positions need of the device's memory."""
-        return need_of(self.device, self.model, self.drafter, max(self.config.prefill_chunk, MAX_WINDOW), self.groups, ctx)
+        slop = self.class_masks if in_force(self.config.slop, None) else None
+        rows = max(self.config.prefill_chunk, MAX_WINDOW)
+        return need_of(self.device, self.model, self.drafter, rows, self.groups, ctx, slop, self.config.mtp_slop)
 
     def on_device(self, call: Callable[Args, T], *args: Args.args, **kwargs: Args.kwargs) -> T:
         """Runs a call on the engine's thread and waits for what it returns or raises."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from backends.model.llama import Llama
     from backends.model.mtp import Drafter
     from backends.plan import Sizes
+    from backends.slop_masks import ClassMasks
 
 MEMINFO = Path("/proc/meminfo")
 CTX_STEP = 64  # contexts are suggested in whole KV blocks
@@ -50,9 +51,14 @@ class Need:
         return f"--ctx {fits} fits" if fits < self.ctx else "a smaller --ctx needs less"
 
 
-def need_of(device: Device, model: Llama, drafter: Drafter | None, rows: int, groups: int, ctx: int) -> Need:
-    """What a sequence of `ctx` positions needs on the device, work buffers for `rows` rows and `groups` work-groups included."""
-    from backends.plan import DraftWorkspace, Workspace  # noqa: PLC0415  it imports the models, which import the devices
+def need_of(
+    device: Device, model: Llama, drafter: Drafter | None, rows: int, groups: int, ctx: int, slop: ClassMasks | None = None, slop_drafts: bool = False
+) -> Need:
+    """What a sequence of `ctx` positions needs on the device, work buffers for `rows` rows and `groups` work-groups included.
+
+    slop: class masks, where the slop policy acts; slop_drafts: drafts see it too.
+    """
+    from backends.plan import DraftWorkspace, SlopBuffers, Workspace  # noqa: PLC0415  it imports the models, which import the devices
 
     sizes: Sizes = model.sizes
     work, state = _Meter(device), _Meter(device)
@@ -63,6 +69,11 @@ def need_of(device: Device, model: Llama, drafter: Drafter | None, rows: int, gr
         DraftWorkspace(work, drafter.sizes, rows, groups, ctx)
         drafter.claim_state(state, ctx)
         weights += drafter.weight_bytes()
+    if slop is not None:
+        whole = drafter is None or drafter.vocabulary is None  # such a head has the model's masks
+        SlopBuffers.make(
+            work, model.shape.vocab, lambda head: None if head and whole else work.put(slop.padded(head)), slop_drafts and drafter is not None
+        )
     return Need(weights, state.nbytes, work.nbytes, ctx)
 
 

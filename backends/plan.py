@@ -5,9 +5,9 @@ Its row count, positions and tokens are read from the device's tables, so a reco
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from backends.tables import (
     SLOT_INTS,
     STORE,
 )
-
-if TYPE_CHECKING:
-    from backends.slop_masks import ClassMasks
 
 MAX_BIASES = 1024
 PICK_SHARES = 64
@@ -61,10 +58,11 @@ class SlopBuffers:
     head_masks: Any = None
 
     @classmethod
-    def make(cls, device: Device, n_vocab: int, masks: ClassMasks, seen: bool, made: SlopBuffers | None = None) -> SlopBuffers:
-        """For rows of n_vocab logits. seen: drafts see the policy; made: what there is already. Raises DeviceError when memory runs out."""
+    def make(cls, device: Device, n_vocab: int, masks: Callable[[bool], Any], seen: bool, made: SlopBuffers | None = None) -> SlopBuffers:
+        """For rows of n_vocab logits. masks: class masks in device memory, of the draft head's rows if true is asked for. seen: drafts see the
+        policy; made: what there is already. Raises DeviceError when memory runs out."""
         parts = device.zeros(MAX_WINDOW * -(-n_vocab // SLOP_PART) * SLOP_PART_INTS, np.int32) if made is None else made.parts
-        return cls(masks.on_device(device), parts, masks.on_device(device, head=True) if seen else None)
+        return cls(masks(False), parts, masks(True) if seen else None)
 
     @property
     def unseen(self) -> SlopBuffers:

@@ -145,7 +145,7 @@ class SequenceState:
                 self._thresholds = self._device.zeros(self.ctx)
             self._device.upload(self._thresholds, p_cum.thresholds(self.ctx))
         if rules.slop is not None:
-            masks, seen = self._engine.class_masks, rules.slop_drafts and self._drafting(rules)
+            masks, seen = functools.partial(self._engine.class_masks.on_device, self._device), rules.slop_drafts and self._drafting(rules)
             if self._slop is None or (seen and self._slop.head_masks is None):
                 self._slop = SlopBuffers.make(self._device, self._model.shape.vocab, masks, seen, self._slop)
             slot.view(np.float32)[SLOT_SLOP_KNOBS : SLOT_SLOP_KNOBS + slop_tables.KNOBS] = rules.slop.values

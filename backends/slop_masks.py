@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from backends.decode.slop_masks import Masks, masks, read_list
 from backends.device import Device
@@ -31,13 +32,17 @@ class ClassMasks:
         lexicon, openers = (() if path is None else read_list(Path(path)) for path in self._lists)
         return masks(self._tokenizer, lexicon, openers)
 
-    def on_device(self, device: Device, head: bool = False) -> Any:
-        """The same in device memory, padded with 0 to whole row blocks. head: of the draft head's rows, in their order.
+    def padded(self, head: bool = False) -> NDArray[np.uint32]:
+        """The same, padded with 0 to whole row blocks. head: of the draft head's rows, in their order."""
+        subset = self._subset(head)
+        found = self.host if subset is None else self.host[subset]
+        return np.pad(found, (0, -len(found) % 16))
 
-        Raises DeviceError when memory runs out.
-        """
-        subset = None if self._drafter is None or not head else self._drafter.vocabulary
-        if (key := subset is not None) not in self._on_device:
-            found = self.host if subset is None else self.host[subset]
-            self._on_device[key] = device.put(np.pad(found, (0, -len(found) % 16)))
+    def on_device(self, device: Device, head: bool = False) -> Any:
+        """The padded masks in device memory; a head over the whole vocabulary shares the model's. Raises DeviceError when memory runs out."""
+        if (key := self._subset(head) is not None) not in self._on_device:
+            self._on_device[key] = device.put(self.padded(head))
         return self._on_device[key]
+
+    def _subset(self, head: bool) -> NDArray[np.int32] | None:
+        return None if self._drafter is None or not head else self._drafter.vocabulary

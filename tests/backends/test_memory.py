@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ import backends.memory
 import backends.numpy_device
 import backends.opencl
 from backends.config import DecodeConfig, Request
+from backends.decode.slop import Knobs
 from backends.device import Device, Memory
 from backends.engine import Engine
 from backends.errors import DeviceError, OutOfMemory
 from backends.memory import Need, host_memory
 from backends.numpy_device import NumpyDevice
 from backends.opencl import OpenCLDevice
+from backends.sequence import Rules
 from strata_cli.main import main
 from tests.conftest import skip_or_fail
 from tests.cuda_emulator.compiler import system_compiler
@@ -79,6 +82,22 @@ def test_the_need_is_what_is_allocated(model: Path, monkeypatch: pytest.MonkeyPa
         asked.clear()
         engine.session().sequence(CTX)
         assert sum(asked) == need.state + need.work + 64 * (sum(asked) > need.state + need.work)  # two END ids are another line
+
+
+@pytest.mark.parametrize("seen", [False, True])
+@pytest.mark.parametrize("subset", [False, True])
+def test_the_need_counts_what_the_slop_policy_adds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subset: bool, seen: bool) -> None:
+    """Class masks of all ids, of the draft vocabulary's where drafts see them, and the parts of sums: just what a request then allocates."""
+    model, vocabulary = write_tiny_llama(tmp_path / "tiny.gguf", nextn=True), tmp_path / "some.bin"
+    vocabulary.write_bytes(np.arange(3, 60, dtype="<i4").tobytes())
+    config = DecodeConfig(backend="numpy", mtp_slop=seen, draft_vocab=str(vocabulary) if subset else None)
+    with Engine.open(model, config) as without, Engine.open(model, replace(config, slop=Knobs(dash=1.0))) as engine:
+        sequence, asked = engine.session().sequence(64), list[int]()
+        alloc = NumpyDevice.alloc
+        monkeypatch.setattr(NumpyDevice, "alloc", lambda self, nbytes: (asked.append(max(nbytes, 64)), alloc(self, nbytes))[1])
+        sequence.start(Rules(64, window=4, slop=engine.config.slop, slop_drafts=seen))
+        assert len(asked) == 2 + (subset and seen)
+        assert sum(asked) == engine.need(64).total - without.need(64).total
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
