@@ -25,6 +25,7 @@ from backends.decode.slop_tables import (
     PROSE,
 )
 
+FAINT = 1e-12  # of the largest term; far above what float32 rounds to 0
 Float = TypeVar("Float", np.float32, np.float64)
 
 
@@ -60,7 +61,8 @@ def hold(row: NDArray[Float], lowered: NDArray[Float], held: NDArray[np.bool_], 
     """How much held ids are to be lowered by, so that each keeps its probability while the others lose `lowered`.
 
     row: logits before, [vocabulary]; held: which ids are (END); temperature: 0 (greedy) counts as 1. c = T log(Q / Q'), where Q sums
-    exp(l / T) over the ids not held and Q' sums exp((l - a) / T); either relative to its own largest term, so that none of them vanishes.
+    exp(l / T) over the ids not held and Q' sums exp((l - a) / T); relative to the largest l. Q - Q' is summed by itself, as little of it is
+    left between two sums where the temperature is high. Where next to nothing is left of Q', it is relative to its own largest term instead.
     0 where no held id or no other id has mass.
     """
     dtype = row.dtype.type
@@ -69,11 +71,13 @@ def hold(row: NDArray[Float], lowered: NDArray[Float], held: NDArray[np.bool_], 
         return dtype(0)
     t = dtype(temperature if temperature > 0 else 1)
     before, after = row[free], row[free] - lowered[free]
-    top, low_top = before.max(), after.max()
+    top, left_top = before.max(), after.max()
     with np.errstate(invalid="ignore"):  # a logit that is infinite is found by whoever picks
-        q = np.exp((before - top) / t).sum(dtype=dtype)
-        q_low = np.exp((after - low_top) / t).sum(dtype=dtype)
-        return dtype((top - low_top) + t * (np.log(q) - np.log(q_low)))
+        terms, shares = np.exp((before - top) / t), -lowered[free] / t
+        if (sum_left := (terms * np.exp(shares)).sum(dtype=dtype)) > FAINT:
+            return dtype(t * np.log1p((terms * -np.expm1(shares)).sum(dtype=dtype) / sum_left))
+        sum_left = np.exp((after - left_top) / t).sum(dtype=dtype)
+        return dtype((top - left_top) + t * (np.log(terms.sum(dtype=dtype)) - np.log(sum_left)))
 
 
 def adjust(row: NDArray[Float], masks: Masks, state: State, knobs: Knobs, temperature: float) -> NDArray[Float]:

@@ -68,6 +68,7 @@ DEVICE void store_apart(VF v, GLOBAL half *p, int stride) {
 #define WORK_ARRAY LOCAL
 #define VL ULONG
 #define TO_VL(v) ((ULONG)(v))
+#define hsum(v) (v)
 #define hsum_long(v) (v)
 #define hsum_int(v) (v)
 #define hmax(v) (v)

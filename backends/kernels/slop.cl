@@ -4,8 +4,8 @@
 KERNEL void slop_parts(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const int *slots, GLOBAL float *logits, int stride,
                        int n_vocab, GLOBAL const int *bias_ids, GLOBAL const float *biases, int biases_per_slot,
                        GLOBAL const int *history, int history_stride, GLOBAL int *counts, GLOBAL const uint *masks, GLOBAL int *parts) {
-  CANDIDATE_ARRAY float values[3 * SLOP_ITEMS];
-  CANDIDATE_ARRAY int ids[2 * SLOP_ITEMS];
+  CANDIDATE_ARRAY float values[2 * GROUP];
+  CANDIDATE_ARRAY int ids[GROUP];
   int count = control[CONTROL_ROWS], n_parts = (n_vocab + SLOP_PART - 1) / SLOP_PART, begin = SHARE_BEGIN(n_parts), end = SHARE_END(n_parts);
   for (int r = 0; r < count; r++) {
     if (!rows[r * ROW_INTS + ROW_ACTIVE]) continue;
@@ -26,8 +26,8 @@ KERNEL void slop_parts(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL
 // head_masks: of the tokens that the head's rows stand for.
 KERNEL void slop_draft(GLOBAL const int *head_control, GLOBAL const int *rows, GLOBAL const int *slots, int step, GLOBAL const float *logit,
                        int n_ids, GLOBAL const uint *masks, int n_vocab, GLOBAL const uint *head_masks, GLOBAL int *parts) {
-  CANDIDATE_ARRAY float values[3 * SLOP_ITEMS];
-  CANDIDATE_ARRAY int ids[2 * SLOP_ITEMS];
+  CANDIDATE_ARRAY float values[2 * GROUP];
+  CANDIDATE_ARRAY int ids[GROUP];
   if (head_control[CONTROL_ROWS] == 0) return;
   GLOBAL const int *slot = slots + rows[ROW_SLOT] * SLOT_INTS;
   SlopAmounts amounts;

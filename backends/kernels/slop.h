@@ -122,17 +122,69 @@ DEVICE VF slop_lowered(VU mask, SlopAmounts a) {
 }
 
 // The hold: penalties must not make ending likelier. Over the ids that are not held, with l their logits and a what they lose, held ones are
-// lowered by c = T log(sum exp(l / T) / sum exp((l - a) / T)). Both sums are taken relative to their own largest term, so neither is ever 0,
-// however cold the temperature. Parts of the vocabulary are fixed, and merged in order.
-#define SLOP_TOP 0            // of a part: largest l of ids not held, its id; the same of held ids; sum; largest l - a, its sum (float bits)
+// lowered by c = T log(Q / Q'), where Q sums exp(l / T), and Q' sums exp((l - a) / T). Q - Q' is summed by itself, as little of it is left
+// between two sums where the temperature is high. Parts of the vocabulary are fixed, and merged in order. A part's terms are taken relative
+// to the logit of its first id, which saves finding the largest first. Where that is so far from the largest that a sum leaves
+// 1/SLOP_FAR..SLOP_FAR, they are taken again, relative to the largest; those of Q' to their own, where that is much smaller: so neither sum is
+// ever 0, however cold the temperature.
+#define SLOP_TOP 0            // of a part, if greedy: largest l of ids not held, its id; the same of held ids (float bits)
 #define SLOP_TOP_ID 1
 #define SLOP_HELD_TOP 2
 #define SLOP_HELD_ID 3
-#define SLOP_SUM 4
-#define SLOP_LOWERED_TOP 5
-#define SLOP_LOWERED_SUM 6
+#define SLOP_FROM 4           // what the terms of Q are relative to, Q - Q'; what those of Q' are relative to, Q' (float bits)
+#define SLOP_LOST 5
+#define SLOP_LEFT_FROM 6
+#define SLOP_LEFT 7
 #define SLOP_ANY_ID 0x7fffffff
+#define SLOP_FAR 1e12f
 #define SLOP_ITEMS (LANES * GROUP)
+
+// Merges two floats of every work-item, which all get the results; values: 2 * GROUP.
+#if LANES == 1
+#define SLOP_MERGE(name, x, y, how_x, how_y) \
+DEVICE void name(float *x, float *y, WORK_ARRAY float *values) { \
+  values[local_id()] = *x; values[GROUP + local_id()] = *y; \
+  BARRIER(); \
+  for (int half_way = GROUP / 2; half_way > 0; half_way /= 2) { \
+    if (local_id() < half_way) { \
+      float a = values[local_id()], b = values[local_id() + half_way]; \
+      values[local_id()] = how_x; \
+      a = values[GROUP + local_id()]; b = values[GROUP + local_id() + half_way]; \
+      values[GROUP + local_id()] = how_y; \
+    } \
+    BARRIER(); \
+  } \
+  *x = values[0]; *y = values[GROUP]; \
+  BARRIER(); }
+#else
+#define SLOP_MERGE(name, x, y, how_x, how_y) DEVICE void name(float *x, float *y, WORK_ARRAY float *values) {}
+#endif
+SLOP_MERGE(slop_merge_sums, x, y, a + b, a + b)
+SLOP_MERGE(slop_merge_tops, x, y, a > b ? a : b, a > b ? a : b)
+
+// The largest of every work-item's values and the lowest id that has it, in every work-item.
+DEVICE int slop_merge_ids(VF v, VI id, float *top, WORK_ARRAY float *values, WORK_ARRAY int *ids) {
+#if LANES == 1
+  values[local_id()] = v;
+  ids[local_id()] = id;
+  BARRIER();
+  for (int half_way = GROUP / 2; half_way > 0; half_way /= 2) {
+    int other = local_id() + half_way;
+    if (local_id() < half_way && (values[other] > values[local_id()] || (values[other] == values[local_id()] && ids[other] < ids[local_id()]))) {
+      values[local_id()] = values[other];
+      ids[local_id()] = ids[other];
+    }
+    BARRIER();
+  }
+  int found = ids[0];
+  *top = values[0];
+  BARRIER();
+  return found;
+#else
+  *top = hmax(v);
+  return -hmax_int(v == (VF)(*top) ? -id : (VI)(-SLOP_ANY_ID));
+#endif
+}
 
 // What the exponents are divided by: 1 for greedy picks. So cold a temperature that its inverse is infinite keeps the largest only, as this does.
 DEVICE float slop_temperature(GLOBAL const int *slot) {
@@ -140,114 +192,140 @@ DEVICE float slop_temperature(GLOBAL const int *slot) {
   return t > 0.0f ? (t < 1e-30f ? 1e-30f : t) : 1.0f;
 }
 
-// A part of a row: ids begin..end-1, of at most SLOP_PART.
-DEVICE void slop_part(GLOBAL const float *logit, GLOBAL const uint *masks, int begin, int end, SlopAmounts a, GLOBAL const int *slot,
-                      GLOBAL int *out, WORK_ARRAY float *values, WORK_ARRAY int *ids) {
-  VF top = (VF)(-INFINITY), held_top = (VF)(-INFINITY), low_top = (VF)(-INFINITY);
+// What a pass over a part finds: Q' and Q - Q', of terms relative to `left_from` and `from`, which must be finite; if greedy, a work-item's tops.
+// apart: these two may differ, and `lost` is Q.
+typedef struct { VF top, held_top; VI top_id, held_id; float from, lost, left_from, left; } SlopPart;
+
+DEVICE void slop_pass(GLOBAL const float *logit, GLOBAL const uint *masks, int begin, int end, SlopAmounts a, float inverse, int greedy,
+                      int apart, SlopPart *part, WORK_ARRAY float *values) {
+  VF lost = (VF)(0.0f), left = (VF)(0.0f), top = (VF)(-INFINITY), held_top = (VF)(-INFINITY);
   VI top_id = (VI)(SLOP_ANY_ID), held_id = (VI)(SLOP_ANY_ID);
+  float from = part->from, left_from = part->left_from;
   for (int at = begin + local_id() * LANES; at < end; at += SLOP_ITEMS) {
-    VI id = LANE_IDS + at, inside = id < (VI)(end);
     VF v = LOAD_AT(logit, at);
     VU mask = LOAD_AT(masks, at);
-    VI held = (mask & (uint)SLOP_END) != (VU)(0u), counts = inside & (held == 0), better = (v > top) & counts;
+    VI id = LANE_IDS + at, inside = id < (VI)(end), held = (mask & (uint)SLOP_END) != (VU)(0u), counts = inside & (held == 0);
+    VF e = m_exp((v - (VF)(from)) * (VF)(inverse));
+    if (apart || ANY((mask & a.acts) != (VU)(0u))) {  // few vectors hold an id that loses anything
+      VF amount = slop_lowered(mask, a), share = m_exp((apart ? v - amount - (VF)(left_from) : -amount) * (VF)(inverse));
+      lost += counts ? (apart ? e : e * ((VF)(1.0f) - share)) : (VF)(0.0f);
+      e = apart ? share : e * share;
+    }
+    left += counts ? e : (VF)(0.0f);
+    if (!greedy) continue;
+    VI better = (v > top) & counts;
     top = better ? v : top;
     top_id = better ? id : top_id;
-    better = (v > held_top) & held & inside;
+    if (!ANY(held)) continue;
+    better = (v > held_top) & inside & held;
     held_top = better ? v : held_top;
     held_id = better ? id : held_id;
-    if (ANY((mask & a.acts) != (VU)(0u))) v = v - slop_lowered(mask, a);  // few vectors hold an id that costs anything
-    better = (v > low_top) & counts;
-    low_top = better ? v : low_top;
   }
-  STORE_AT(top, values, local_id() * LANES);
-  STORE_AT(held_top, values, SLOP_ITEMS + local_id() * LANES);
-  STORE_AT(low_top, values, 2 * SLOP_ITEMS + local_id() * LANES);
-  STORE_AT(top_id, ids, local_id() * LANES);
-  STORE_AT(held_id, ids, SLOP_ITEMS + local_id() * LANES);
-  BARRIER();
-  float best = values[0], held_best = values[SLOP_ITEMS], low_best = values[2 * SLOP_ITEMS];
-  int best_id = ids[0], held_best_id = ids[SLOP_ITEMS];
-#pragma unroll 1
-  for (int i = 1; i < SLOP_ITEMS; i++) {
-    float v = values[i], h = values[SLOP_ITEMS + i], low = values[2 * SLOP_ITEMS + i];
-    int better = v > best || (v == best && ids[i] < best_id);
-    best = better ? v : best;
-    best_id = better ? ids[i] : best_id;
-    better = h > held_best || (h == held_best && ids[SLOP_ITEMS + i] < held_best_id);
-    held_best = better ? h : held_best;
-    held_best_id = better ? ids[SLOP_ITEMS + i] : held_best_id;
-    low_best = low > low_best ? low : low_best;
+  part->top = top;
+  part->top_id = top_id;
+  part->held_top = held_top;
+  part->held_id = held_id;
+  part->lost = hsum(lost);
+  part->left = hsum(left);
+  slop_merge_sums(&part->lost, &part->left, values);
+}
+
+#define SLOP_NEAR(sum) ((sum) >= 1.0f / SLOP_FAR && (sum) <= SLOP_FAR)
+
+// A part of a row: ids begin..end-1, of at most SLOP_PART. values: 2 * GROUP.
+DEVICE void slop_part(GLOBAL const float *logit, GLOBAL const uint *masks, int begin, int end, SlopAmounts a, GLOBAL const int *slot,
+                      GLOBAL int *out, WORK_ARRAY float *values, WORK_ARRAY int *ids) {
+  int greedy = AS_F_1(slot[SLOT_TEMPERATURE]) <= 0.0f, top_id = SLOP_ANY_ID, held_id = SLOP_ANY_ID;
+  float inverse = m_div_1(1.0f, slop_temperature(slot)), top = -INFINITY, held_top = -INFINITY;
+  SlopPart part;
+  part.from = part.left_from = logit[begin];
+  slop_pass(logit, masks, begin, end, a, inverse, greedy, 0, &part, values);
+  if (greedy) {
+    top_id = slop_merge_ids(part.top, part.top_id, &top, values, ids);
+    held_id = slop_merge_ids(part.held_top, part.held_id, &held_top, values, ids);
   }
-  BARRIER();
-  VF sum = (VF)(0.0f), low_sum = (VF)(0.0f);
-  float inverse = m_div_1(1.0f, slop_temperature(slot));
-  for (int at = begin + local_id() * LANES; at < end; at += SLOP_ITEMS) {
-    VF v = LOAD_AT(logit, at);
-    VU mask = LOAD_AT(masks, at);
-    VI counts = (LANE_IDS + at < (VI)(end)) & ((mask & (uint)SLOP_END) == (VU)(0u)) & (v > (VF)(-INFINITY));
-    VF e = m_exp((v - (VF)(best)) * (VF)(inverse)), low = e;
-    // Where nothing is lowered, the second sum's terms are the first's.
-    if (low_best != best || ANY((mask & a.acts) != (VU)(0u)))
-      low = m_exp((v - slop_lowered(mask, a) - (VF)(low_best)) * (VF)(inverse));
-    sum += counts ? e : (VF)(0.0f);
-    low_sum += counts ? low : (VF)(0.0f);
-  }
-  STORE_AT(sum, values, local_id() * LANES);
-  STORE_AT(low_sum, values, SLOP_ITEMS + local_id() * LANES);
-  BARRIER();
-  if (local_id() == 0) {
-    float total = 0.0f, low_total = 0.0f;
-#pragma unroll 1
-    for (int i = 0; i < SLOP_ITEMS; i++) {
-      total += values[i];
-      low_total += values[SLOP_ITEMS + i];
+  if (!SLOP_NEAR(part.left) || !SLOP_NEAR(part.left + part.lost)) {
+    VF best = (VF)(-INFINITY), low_best = (VF)(-INFINITY);
+    for (int at = begin + local_id() * LANES; at < end; at += SLOP_ITEMS) {
+      VF v = LOAD_AT(logit, at);
+      VU mask = LOAD_AT(masks, at);
+      VI counts = (LANE_IDS + at < (VI)(end)) & ((mask & (uint)SLOP_END) == (VU)(0u));
+      best = ((v > best) & counts) ? v : best;
+      v = v - slop_lowered(mask, a);
+      low_best = ((v > low_best) & counts) ? v : low_best;
     }
-    out[SLOP_TOP] = AS_I_1(best);
-    out[SLOP_TOP_ID] = best_id;
-    out[SLOP_HELD_TOP] = AS_I_1(held_best);
-    out[SLOP_HELD_ID] = held_best_id;
-    out[SLOP_SUM] = AS_I_1(total);
-    out[SLOP_LOWERED_TOP] = AS_I_1(low_best);
-    out[SLOP_LOWERED_SUM] = AS_I_1(low_total);
+    part.from = hmax(best);
+    part.left_from = hmax(low_best);
+    slop_merge_tops(&part.from, &part.left_from, values);
+    float largest_left = part.left_from;
+    part.left_from = part.from;
+    part.lost = part.left = 0.0f;
+    if (part.from > -INFINITY) slop_pass(logit, masks, begin, end, a, inverse, 0, 0, &part, values);
+    if (part.from > -INFINITY && !SLOP_NEAR(part.left)) {
+      part.left_from = largest_left;
+      slop_pass(logit, masks, begin, end, a, inverse, 0, 1, &part, values);
+      part.lost -= part.left * m_exp_1((part.left_from - part.from) * inverse);
+    }
   }
-  BARRIER();
+  if (local_id() == 0) {
+    if (greedy) {
+      out[SLOP_TOP] = AS_I_1(top);
+      out[SLOP_TOP_ID] = top_id;
+      out[SLOP_HELD_TOP] = AS_I_1(held_top);
+      out[SLOP_HELD_ID] = held_id;
+    }
+    out[SLOP_FROM] = AS_I_1(part.from);
+    out[SLOP_LOST] = AS_I_1(part.lost);
+    out[SLOP_LEFT_FROM] = AS_I_1(part.left_from);
+    out[SLOP_LEFT] = AS_I_1(part.left);
+  }
 }
 
 // What held ids lose in this row, from its parts; everything where nothing may end, and where a greedy pick was not to end without the policy.
 DEVICE float slop_hold(GLOBAL const int *parts, int n_parts, GLOBAL const int *slot, SlopAmounts a, WORK_ARRAY float *values) {
-  float top = -INFINITY, held_top = -INFINITY, low_top = -INFINITY, temperature = slop_temperature(slot), sum = 0.0f, low_sum = 0.0f;
-  int top_id = SLOP_ANY_ID, held_id = SLOP_ANY_ID;
+  float from = -INFINITY, left_from = -INFINITY, temperature = slop_temperature(slot), lost = 0.0f, left = 0.0f;
   if (a.guard) return INFINITY;
   if (!a.on) return 0.0f;
+  if (AS_F_1(slot[SLOT_TEMPERATURE]) <= 0.0f) {
+    float top = -INFINITY, held_top = -INFINITY;
+    int top_id = SLOP_ANY_ID, held_id = SLOP_ANY_ID;
+#pragma unroll 1
+    for (int i = 0; i < n_parts; i++) {
+      GLOBAL const int *part = parts + i * SLOP_PART_INTS;
+      float v = AS_F_1(part[SLOP_TOP]), h = AS_F_1(part[SLOP_HELD_TOP]);
+      if (v > top) { top = v; top_id = part[SLOP_TOP_ID]; }
+      if (h > held_top) { held_top = h; held_id = part[SLOP_HELD_ID]; }
+    }
+    if (top > held_top || (top == held_top && top_id < held_id)) return INFINITY;
+  }
 #pragma unroll 1
   for (int i = 0; i < n_parts; i++) {
     GLOBAL const int *part = parts + i * SLOP_PART_INTS;
-    float v = AS_F_1(part[SLOP_TOP]), h = AS_F_1(part[SLOP_HELD_TOP]), low = AS_F_1(part[SLOP_LOWERED_TOP]);
-    if (v > top) { top = v; top_id = part[SLOP_TOP_ID]; }
-    if (h > held_top) { held_top = h; held_id = part[SLOP_HELD_ID]; }
-    low_top = low > low_top ? low : low_top;
+    float v = AS_F_1(part[SLOP_FROM]), low = AS_F_1(part[SLOP_LEFT_FROM]);
+    from = v > from ? v : from;
+    left_from = low > left_from ? low : left_from;
   }
-  if (AS_F_1(slot[SLOT_TEMPERATURE]) <= 0.0f && (top > held_top || (top == held_top && top_id < held_id))) return INFINITY;
-  if (top == -INFINITY) return 0.0f;
+  if (from == -INFINITY) return 0.0f;
   float inverse = m_div_1(1.0f, temperature);
 #pragma unroll 1
   for (int first = 0; first < n_parts; first += GROUP) {
     int i = first + local_id();
     if (i < n_parts) {
       GLOBAL const int *part = parts + i * SLOP_PART_INTS;
-      float v = AS_F_1(part[SLOP_TOP]), low = AS_F_1(part[SLOP_LOWERED_TOP]);
-      values[local_id()] = v > -INFINITY ? AS_F_1(part[SLOP_SUM]) * m_exp_1((v - top) * inverse) : 0.0f;
-      values[GROUP + local_id()] = v > -INFINITY ? AS_F_1(part[SLOP_LOWERED_SUM]) * m_exp_1((low - low_top) * inverse) : 0.0f;
+      float v = AS_F_1(part[SLOP_FROM]), low = AS_F_1(part[SLOP_LEFT_FROM]);
+      values[local_id()] = v > -INFINITY ? AS_F_1(part[SLOP_LOST]) * m_exp_1((v - from) * inverse) : 0.0f;
+      values[GROUP + local_id()] = v > -INFINITY ? AS_F_1(part[SLOP_LEFT]) * m_exp_1((low - left_from) * inverse) : 0.0f;
     }
     BARRIER();
 #pragma unroll 1
     for (int j = 0; j < GROUP && first + j < n_parts; j++) {
-      sum += values[j];
-      low_sum += values[GROUP + j];
+      lost += values[j];
+      left += values[GROUP + j];
     }
     BARRIER();
   }
-  return (top - low_top) + temperature * (m_log_1(sum) - m_log_1(low_sum));
+  if (from == left_from) return temperature * m_log1p_1(m_div_1(lost, left));
+  return (from - left_from) + temperature * (m_log_1(lost + left * m_exp_1((left_from - from) * inverse)) - m_log_1(left));
 }
 
 // A row's logits after the policy. A NaN or an infinity above stays no number, so that it is still found.

@@ -23,13 +23,13 @@ from backends.engine import Engine
 from backends.plan import SlopBuffers
 from backends.reference_picks import noise_words
 from backends.sequence import Rules, SequenceState
-from backends.tables import DRAFT_PART, MAX_WINDOW, OUT_DRAFTS, OUT_INTS, OUT_PROBABILITIES, PARTIAL_INTS, SLOT_INTS, SLOT_SLOP_STATE
+from backends.tables import DRAFT_PART, MAX_WINDOW, OUT_DRAFTS, OUT_INTS, OUT_PROBABILITIES, PARTIAL_INTS, SLOP_PART, SLOT_INTS, SLOT_SLOP_STATE
 from tests.backends.test_slop_step import KNOB_SETTINGS, some_states, state_of
 from tests.tiny import write_tiny_llama
 
 VOCAB, CTX = 2 * DRAFT_PART + 99, 64  # three parts, the last one short and not in full row blocks
 PLACES = {"cpu": {"kernel_shape": "cpu"}, "gpu": {"kernel_shape": "gpu"}}
-TEMPERATURES = (0.0, 0.6, 1.0, 1.7, 1e-3, 1e-42)
+TEMPERATURES = (0.0, 0.6, 1.0, 1.7, 100.0, 1e-3, 1e-42)
 CLOSE = 1e-5  # of max(1, largest size of a logit)
 SEED = 77
 
@@ -101,12 +101,16 @@ def rows(engine: Engine, masks: Masks) -> Rows:
 
 
 def scripted(rng: np.random.Generator, count: int, n_ids: int, masks: Masks) -> NDArray[np.float32]:
-    """Random rows: some wide, some flat, some mostly banned, some with an END id on top."""
-    logits = (rng.normal(size=(count, n_ids)) * rng.choice([0.3, 3, 10], (count, 1))).astype(np.float32)
+    """Random rows: wide, flat, huge; some mostly banned, with an END id on top, or with the first ids of parts far from all others."""
+    logits = (rng.normal(size=(count, n_ids)) * rng.choice([0.03, 0.3, 3, 10], (count, 1))).astype(np.float32)
     logits[rng.random(count) < 0.2] += np.float32(100)
+    logits[rng.random(count) < 0.1] *= np.float32(1e30)  # amounts are less than a last place
     for row in logits:
         if rng.random() < 0.3:
             row[rng.random(n_ids) < 0.9] = -np.inf
+        if rng.random() < 0.3:
+            firsts = row[::SLOP_PART]
+            firsts[:] = rng.choice([-np.inf, row.max() + 60, -90], len(firsts))
         row[rng.integers(n_ids)] = 5  # not all may be banned
         ends = np.flatnonzero(masks & np.uint32(END))
         if len(ends) and rng.random() < 0.5:
