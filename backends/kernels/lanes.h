@@ -25,6 +25,13 @@ DEVICE ULONG hsum_long(ulong16 v) { ulong8 a = v.lo + v.hi; ulong4 b = a.lo + a.
   float lane_[16]; int in_[16]; \
   vstore16(v, 0, lane_); vstore16(mask, 0, in_); \
   for (int j_ = 0; j_ < 16; j_++) if (in_[j_]) { (list)[*(count)] = lane_[j_]; (ids)[(*(count))++] = (at) + j_; } }
+// Words of four counters for each lane's counter, as the words of ids: the 4 * LANES ids from a multiple of 4 on, in 4 vectors.
+#define IDS_WORDS_(a, b, c, d) ((VU)(w[0].s##a, w[1].s##a, w[2].s##a, w[3].s##a, w[0].s##b, w[1].s##b, w[2].s##b, w[3].s##b, \
+  w[0].s##c, w[1].s##c, w[2].s##c, w[3].s##c, w[0].s##d, w[1].s##d, w[2].s##d, w[3].s##d))
+DEVICE void words_by_id(VU *w) {
+  VU first = IDS_WORDS_(0, 1, 2, 3), second = IDS_WORDS_(4, 5, 6, 7), third = IDS_WORDS_(8, 9, a, b), fourth = IDS_WORDS_(c, d, e, f);
+  w[0] = first; w[1] = second; w[2] = third; w[3] = fourth;
+}
 #define WORK_ARRAY
 // A work-group is one work-item, which no other shares its part with.
 #undef ATOMIC_INC
@@ -68,6 +75,7 @@ DEVICE void store_apart(VF v, GLOBAL half *p, int stride) {
 #define WORK_ARRAY LOCAL
 #define VL ULONG
 #define TO_VL(v) ((ULONG)(v))
+#define words_by_id(w)
 #define hsum(v) (v)
 #define hsum_long(v) (v)
 #define hsum_int(v) (v)

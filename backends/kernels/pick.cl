@@ -39,9 +39,12 @@ KERNEL void pick(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const
              biases + row[ROW_SLOT] * biases_per_slot, history + (size_t)row[ROW_SLOT] * history_stride, counts + (size_t)r * stride);
 #endif
     float temperature = AS_F_1(slot[SLOT_TEMPERATURE]), least = AS_F_1(slot[SLOT_MIN_P]);
+    float bound = -INFINITY;  // the best so far, by one of this work-item's lanes
     VF best = (VF)(-INFINITY);
     VI ids = (VI)(0x7fffffff), nan = (VI)(0);
-    for (int at = begin * 16 + local_id() * LANES; at < end * 16; at += CANDIDATES) {
+    VU word[4];  // of the 4 * LANES ids around `at`: one counter gives four
+    for (int i = 4 * local_id(), have = -1; begin * 16 + i * LANES < end * 16; i = (i & 3) != 3 ? i + 1 : i + 4 * GROUP - 3) {
+      int at = begin * 16 + i * LANES;
       VI id = LANE_IDS + at;
       VF v = LOAD_AT(logit, at);
 #ifdef SLOP
@@ -58,16 +61,23 @@ KERNEL void pick(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL const
           if (!ANY(kept)) continue;
           if (least > 0.0f) kept &= WEIGHT(v, AS_F_1(cut[CUT_TOP])) >= (VF)(least);
         }
-        VU word[4];
-        philox(AS_VU(id) >> 2, (VU)(row[ROW_POSITION] + 1), (uint)slot[SLOT_SEED_LOW], (uint)slot[SLOT_SEED_HIGH], word);
+        if (have != i >> 2) {
+          have = i >> 2;
+          philox(AS_VU(LANE_IDS) + (uint)(begin * 4 + have * LANES), (VU)(row[ROW_POSITION] + 1), (uint)slot[SLOT_SEED_LOW],
+                 (uint)slot[SLOT_SEED_HIGH], word);
+          words_by_id(word);
+        }
         // In two steps: Oclgrind 21.10 takes the first of a chain of four.
-        VU even = (id & 2) != 0 ? word[2] : word[0], odd = (id & 2) != 0 ? word[3] : word[1];
-        VU x = (id & 1) != 0 ? odd : even;
+        VU even = (i & 2) != 0 ? word[2] : word[0], odd = (i & 2) != 0 ? word[3] : word[1];
+        VU x = (i & 1) != 0 ? odd : even;
+        // Ids come in ascending order, so one that only equals the best does not win. Most are far from it, and logarithms cost.
+        if (!ANY(kept & (fma((VF)(temperature), gumbel_most(x), v) > (VF)(bound)))) continue;
         v = fma((VF)(temperature), gumbel(x), v);
       }
       VI better = (v > best) & kept;
       best = better ? v : best;
       ids = better ? id : ids;
+      if (temperature > 0.0f && ANY(better)) bound = hmax(best);
     }
     STORE_AT(best, top, local_id() * LANES);
     STORE_AT(ids, top_id, local_id() * LANES);

@@ -17,7 +17,10 @@ LANE_COUNTS = (1, 16)
 DIALECT_LANES = {"opencl": LANE_COUNTS, "cuda": (1,)}
 TYPES = ("F", "I", "U")
 CASTS = ("AS_F", "AS_I", "AS_U", "TO_F", "TO_I", "U_TO_F")
-FUNCTIONS = ("m_exp", "m_log", "m_log1p", "m_sigmoid", "m_silu", "m_softplus", "m_rsqrt", "m_div", "philox", "philox_rounds", "gumbel")
+FUNCTIONS = (
+    *("m_exp", "m_log", "m_log1p", "m_sigmoid", "m_silu", "m_softplus", "m_rsqrt", "m_div"),
+    *("philox", "philox_rounds", "gumbel", "gumbel_most"),
+)
 
 
 def kernel_source(files: Sequence[str], dialect: str = "opencl", lanes: Sequence[int] | None = None) -> str:

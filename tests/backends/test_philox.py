@@ -29,6 +29,7 @@ KERNEL void words(uint k0, uint k1, GLOBAL VU *c0, GLOBAL VU *c1, GLOBAL VU *out
   for (int j = 0; j < 4; j++) out[i * 4 + j] = v[j];
 }
 KERNEL void noise(GLOBAL const VU *word, GLOBAL VF *out) { out[get_global_id(0)] = gumbel(word[get_global_id(0)]); }
+KERNEL void most(GLOBAL const VU *word, GLOBAL VF *out) { out[get_global_id(0)] = gumbel_most(word[get_global_id(0)]); }
 """
 
 
@@ -88,6 +89,18 @@ def test_gumbel_on_the_device(cl_context: Any, program: Any, lanes: int) -> None
     out = np.empty(words.size, dtype=np.float32)
     run(cl_context, program, "noise", words.size // lanes, [], words, out)
     np.testing.assert_array_equal(out.view(np.uint32), reference_math.gumbel(words).view(np.uint32))
+
+
+def test_noise_is_no_larger_than_its_bound(cl_context: Any, program: Any, lanes: int) -> None:
+    """Also at every power of two and its neighbours, where the bound is nearest. It would be useless were it far away."""
+    powers = (1 << np.arange(32, dtype=np.int64)[:, None]) + np.arange(-2, 3)
+    words = np.concatenate([WORDS, powers.clip(0, 2**32 - 1).astype(np.uint32).ravel()])
+    words = words[: words.size // 16 * 16]
+    most = np.empty(words.size, dtype=np.float32)
+    run(cl_context, program, "most", words.size // lanes, [], words, most)
+    noise = reference_math.gumbel(words)
+    assert (noise <= most).all()
+    assert (most - noise)[noise > 3].max() < 0.1
 
 
 def test_gumbel_values() -> None:
