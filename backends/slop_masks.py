@@ -30,7 +30,7 @@ class ClassMasks:
     def host(self) -> Masks:
         """uint32 [n_vocab]. Raises BadValue for a list that cannot be read, or that does not fit the vocabulary."""
         lexicon, openers = (() if path is None else read_list(Path(path)) for path in self._lists)
-        return masks(self._tokenizer, lexicon, openers)
+        return masks(self._tokenizer, lexicon, openers, self._lists)
 
     def padded(self, head: bool = False) -> NDArray[np.uint32]:
         """The same, padded with 0 to whole row blocks. head: of the draft head's rows, in their order."""

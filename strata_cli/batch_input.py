@@ -53,13 +53,16 @@ class Line:
             raise BadValue("raw: it leaves out the chat template, which messages need; leave one out")
         if "prompt" in found and not found["prompt"].strip():
             raise BadValue("the prompt is empty")
+        slop = _slop(found["slop"]) if "slop" in found else None
+        if slop is not None and slop.active and settings.lists_missing:
+            raise BadValue(f"slop: {settings.lists_missing}")
         return Request(
             prompt=found.get("prompt"),
             messages=_messages(found["messages"]) if "messages" in found else None,
             system=found.get("system"),
             raw=found.get("raw", False),
             seed=found.get("seed", request_seed(seed, self.id)),
-            slop=_slop(found["slop"]) if "slop" in found else None,
+            slop=slop,
             tune=_tune(found.get("strata_tune", {})),
             **dict(settings.generation) | {key: _READ.get(key, _number)(found[key]) for key in GENERATION if key in found},
         )

@@ -38,9 +38,13 @@ class Grammar:
 
 def refuse(name: str, value: str, grammar: Grammar, reason: Exception | None = None) -> str:
     """The one line that names a bad value, where it stands and what is allowed there."""
-    shown = repr(value) if len(value) <= 80 else repr(value[:77]) + "..."
     detail = f" ({reason})" if reason is not None and str(reason) else ""
-    return f"{name}: {shown} is not allowed{detail}; allowed: {grammar.allowed}"
+    return f"{name}: {shown(value)} is not allowed{detail}; allowed: {grammar.allowed}"
+
+
+def shown(value: str) -> str:
+    """A value as messages show it: quoted, cut where it is long."""
+    return repr(value) if len(value) <= 80 else repr(value[:77]) + "..."
 
 
 def integer(low: int, high: int, words: Mapping[str, int | None] | None = None, allowed: str = "") -> Grammar:
@@ -182,13 +186,13 @@ def _slop(text: str) -> Knobs:
     for item in text.split(","):
         name, equals, amount = (part.strip() for part in item.partition("="))
         if name not in KNOB_NAMES:
-            raise ValueError(f"no knob {name!r}" if equals else "")
+            raise ValueError(f"no knob {shown(name)}" if equals else "")
         if name in found:
             raise ValueError(f"{name} is given twice")
         try:
             found[name] = number(0, KNOB_MAX).parse(amount)
         except ValueError:
-            raise ValueError(f"{name} is {amount!r}") from None
+            raise ValueError(f"{name} is {shown(amount)}") from None
     return Knobs(**found)
 
 

@@ -109,7 +109,10 @@ def _run(args: list[str]) -> int:
 def _describe(error: click.ClickException) -> str:
     import click
 
-    text = error.format_message().rstrip(".")
+    if isinstance(error, click.exceptions.NoArgsIsHelpError) and isinstance(error.ctx.command, click.Group):
+        text = f"a command is missing; allowed: {', '.join(error.ctx.command.list_commands(error.ctx))}"
+    else:
+        text = error.format_message().rstrip(".")
     if isinstance(error, click.UsageError) and error.ctx is not None:
         text += f"; see `{error.ctx.command_path} --help`"
     return text

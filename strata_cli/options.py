@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import click
 
 from backends.config import DecodeConfig, Request
-from backends.errors import BadValue
+from backends.errors import BadValue, StrataError
 from strata_cli import drafting, environment, folders, slop_lists, user_config
 from strata_cli.environment import BY_KEY, DRAFTER_FILE, SHARED_KEYS, VARIABLES, Variable
 from strata_cli.grammar import BIAS, STOP, Grammar, merge_biases, refuse
@@ -77,6 +77,7 @@ class Settings:
 
     model: the GGUF file. config: the engine's part. The rest is the part of each request; generation: `Request`'s fields of GENERATION.
     draft_flags: the flags given that say how to draft, as typed; without a drafter they have no effect. mtp_flag: the one that asks for one.
+    lists_missing: why a slop list is not there.
     """
 
     model: Path
@@ -85,6 +86,7 @@ class Settings:
     generation: Mapping[str, Any]
     draft_flags: tuple[str, ...] = ()
     mtp_flag: str | None = None
+    lists_missing: str | None = None
 
     def request(self, seed: int, prompt: str, system: str | None = None, raw: bool = False) -> Request:
         """The request for one prompt under these settings. Raises BadValue."""
@@ -116,6 +118,9 @@ def resolve(flags: Mapping[str, Any], greedy: bool, environ: Mapping[str, str], 
         return source(key, given, from_environment, path)
 
     model = locate(values["model"], where("model"))
+    lists, missing = slop_lists.find(values)
+    if missing and values["slop"].active:
+        raise StrataError(missing)
     drafts = drafting.choose(values, given, (defaults | from_config | from_environment)["mtp"], model, where)
     return Settings(
         model=model,
@@ -136,13 +141,14 @@ def resolve(flags: Mapping[str, Any], greedy: bool, environ: Mapping[str, str], 
             mtp_model=drafts.mtp_model,
             draft_vocab=drafts.draft_vocab,
             slop=values["slop"] if values["slop"].active else None,
-            **slop_lists.choose(values, needed=values["slop"].active),
+            **lists,
             mtp_slop=values["metal-mtp-slop"],
             cache_dir=values["cache"],
         ),
         seed=values["seed"],
         generation={name: values[name.replace("_", "-")] for name in GENERATION},
         draft_flags=tuple(f"--{key} {flags[key]}" for key in ("spec", "spec-min-p", "draft-vocab") if key in given and not drafts.missing),
+        lists_missing=missing,
         mtp_flag="--mtp-model" if "mtp-model" in given else "--mtp" if given.get("mtp") else None,
     )
 
@@ -157,12 +163,14 @@ def find_model(flag: str | None, environ: Mapping[str, str]) -> Path:
     return find_settings({"model": flag}, environ)[0]
 
 
-def find_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[Path, dict[str, Any]]:
-    """The model's file and all values, by key, for a command that has only a few of the shared flags; those as typed. Raises BadValue."""
+def find_settings(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[Path, dict[str, Any], frozenset[str]]:
+    """The model's file, all values by key, and which of them are no defaults, for a command that has only a few of the shared flags; those as
+    typed. Raises BadValue."""
     given = {key: parse_flag(key, text) for key, text in flags.items() if text is not None}
     from_environment, path = environment.read(environ), folders.config_file(environ)
-    values = {variable.key: variable.value for variable in VARIABLES} | user_config.read(path) | from_environment | given
-    return locate(values["model"], source("model", given, from_environment, path)), values
+    found = user_config.read(path) | from_environment | given
+    values = {variable.key: variable.value for variable in VARIABLES} | found
+    return locate(values["model"], source("model", given, from_environment, path)), values, frozenset(found)
 
 
 def find_data(environ: Mapping[str, str]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,15 +13,17 @@ import click
 from backends.decode.slop import DEFAULT, Knobs
 from backends.errors import BadValue
 from strata_cli import environment, slop_lists
+from strata_cli.grammar import shown
 from strata_cli.messages import harmless, warn
 from strata_cli.options import find_settings, variable_of
 from strata_cli.output import write_json, write_stdout, write_table
-from strata_cli.prompt import check_utf8, read_prompt
+from strata_cli.prompt import check_utf8, read_file, read_stdin
 
 if TYPE_CHECKING:
     from strata_cli.slop_report import Policy, Seen
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+_PATH = re.compile(r"\S*/\S*|\S+\.\w{1,5}")  # what looks like a file's name
 STRONG = 3.0  # logits: a penalty that a model seldom gets over
 
 
@@ -49,11 +52,8 @@ def show(text: str, slop: str | None, model: str | None, slop_lexicon: str | Non
 
     The text counts as an answer from its beginning.
     """
-    if not text.strip():
-        raise BadValue("TEXT: the text is empty")
     policy, knobs = _open(model, slop, slop_lexicon, slop_openers)
-    content = read_prompt(None, text) if text == "-" or os.path.isfile(text) else check_utf8("TEXT", text)
-    seen = list(policy.walk(content, knobs))
+    seen = list(policy.walk(_content(text), knobs))
     if as_json:
         write_json({"slop": str(knobs), "tokens": [_as_object(one) for one in seen]})
     elif sys.stdout is not None and sys.stdout.isatty():
@@ -63,12 +63,27 @@ def show(text: str, slop: str | None, model: str | None, slop_lexicon: str | Non
     return 0
 
 
+def _content(text: str) -> str:
+    """The text that an argument means. Raises BadValue."""
+    if text == "-":
+        content, where = read_stdin("the text"), "standard input"
+    elif os.path.exists(text):
+        content, where = read_file(text, f"FILE: {text}", "the text"), f"FILE: {text}"
+    else:
+        content, where = check_utf8("TEXT", text), "TEXT"
+        if _PATH.fullmatch(text):
+            warn(f"TEXT: there is no file {shown(text)}; this shows its name as a text")
+    if not content.strip():
+        raise BadValue(f"{where}: the text is empty")
+    return content
+
+
 @command.command("count", short_help="Count the mannerisms of a text.")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @_shared
 def count(files: tuple[str, ...], model: str | None, slop_lexicon: str | None, slop_openers: str | None, as_json: bool) -> int:
-    """Count mannerisms in UTF-8 text files, each an answer, or in .jsonl files with a "text" a line, as `strata batch` writes: in all, and
-    per 1,000 tokens. Code, thinking and tool calls do not count."""
+    """Count mannerisms in UTF-8 text files (-: standard input), each an answer, or in .jsonl files with a "text" a line, as `strata batch`
+    writes: in all, and per 1,000 tokens. Code, thinking and tool calls do not count."""
     from strata_cli.corpus import read_texts
 
     policy, _ = _open(model, None, slop_lexicon, slop_openers)
@@ -90,12 +105,12 @@ def count(files: tuple[str, ...], model: str | None, slop_lexicon: str | None, s
 def _open(model: str | None, slop: str | None, lexicon: str | None, openers: str | None) -> tuple[Policy, Knobs]:
     for line in environment.warnings(os.environ):
         warn(line)
-    path, values = find_settings({"model": model, "slop": slop, "slop-lexicon": lexicon, "slop-openers": openers}, os.environ)
-    lists = slop_lists.choose(values, needed=True)
+    path, values, found = find_settings({"model": model, "slop": slop, "slop-lexicon": lexicon, "slop-openers": openers}, os.environ)
+    lists = slop_lists.choose(values)
 
     from strata_cli.slop_report import Policy
 
-    knobs = values["slop"] if values["slop"].active or slop is not None else DEFAULT
+    knobs = values["slop"] if "slop" in found else DEFAULT
     return Policy.of(path, lists["slop_lexicon"], lists["slop_openers"]), knobs
 
 

@@ -12,26 +12,34 @@ from strata_cli.folders import data_folder
 BUNDLED = {"slop-lexicon": "slop_lexicon.txt", "slop-openers": "slop_openers.txt"}
 
 
-def choose(values: Mapping[str, Any], needed: bool) -> dict[str, str | None]:
-    """`DecodeConfig`'s slop_lexicon and slop_openers. values: of all settings, by key.
-
-    needed: raises StrataError where a bundled list is to be used and is not there; otherwise there is none, which a request may still do without.
+def find(values: Mapping[str, Any]) -> tuple[dict[str, str | None], str | None]:
+    """`DecodeConfig`'s slop_lexicon and slop_openers, and why one that comes with Strata is not there (None: all are). values: of all settings,
+    by key. Whoever lets the policy act refuses to go on without the lists: it would lower next to nothing, and not say so.
     """
-    return {key.replace("-", "_"): values[key] or _bundled(name, values["data"], needed) for key, name in BUNDLED.items()}
+    lists: dict[str, str | None] = {}
+    missing: list[str] = []
+    for key, name in BUNDLED.items():
+        try:
+            lists[key.replace("-", "_")] = values[key] or _bundled(name, values["data"])
+        except StrataError as error:
+            lists[key.replace("-", "_")] = None
+            missing.append(str(error))
+    return lists, missing[0] if missing else None
 
 
-def _bundled(name: str, data: str | None, needed: bool) -> str | None:
-    try:
-        path = data_folder(data) / name
-    except StrataError:
-        if needed:
-            raise
-        return None
+def choose(values: Mapping[str, Any]) -> dict[str, str | None]:
+    """The same for a command that cannot do without. Raises StrataError."""
+    lists, missing = find(values)
+    if missing:
+        raise StrataError(missing)
+    return lists
+
+
+def _bundled(name: str, data: str | None) -> str:
+    path = data_folder(data) / name
     if path.is_file():
         return str(path)
-    if needed:
-        raise StrataError(f"{path}: no such file; the folder of the data files, which STRATA_DATA can name, lacks it")
-    return None
+    raise StrataError(f"{path}: no such file; the folder of the data files, which STRATA_DATA can name, lacks it")
 
 
 def digest(path: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -32,12 +33,14 @@ from backends.decode.slop_tables import (
 )
 from backends.model.gguf import GGUFFile
 from backends.model.tokenizer import Tokenizer
+from strata_cli.corpus import pieces
 
 REGIONS = {PROSE: "prose", FENCED: "fence", THINK: "think", TOOL: "tool"}
 FLAGS = {LINE_START: "L", CLAUSE_START: "C", BULLET_LINE: "b", BOLD_OPEN: "o"}
 _FORM = ("NEWLINE", "BLANK", "CLAUSE", "DASH", "BULLET", "HEADING", "BOLD", "FENCE")
 BITS = (*_FORM, "THINK_OPEN", "THINK_CLOSE", "TOOL_OPEN", "TOOL_CLOSE", "LEXICAL", "OPENER", "EMOJI", "END", "VISIBLE")
 # What is counted, in the order of the report; of the first three each is a mannerism by itself.
+AT_ONCE = 1 << 18  # tokens that are looked at together, for memory's sake
 COUNTED = ("dashes", "phrases", "openers", "bullet_lines", "headings", "bold", "emoji")
 
 
@@ -65,14 +68,14 @@ class Policy:
     @classmethod
     def of(cls, model: Path, lexicon: str | None, openers: str | None) -> Policy:
         """That of a model file, whose weights stay unread, with the lists in two files. Raises ModelError, BadValue."""
-        lists = [[] if path is None else read_list(Path(path)) for path in (lexicon, openers)]
+        words, starts = ([] if path is None else read_list(Path(path)) for path in (lexicon, openers))
         tokenizer = Tokenizer.from_gguf(GGUFFile.open(model))
-        return cls(tokenizer, masks(tokenizer, *lists), *lists)
+        return cls(tokenizer, masks(tokenizer, words, starts, (lexicon, openers)), words, starts)
 
     def walk(self, text: str, knobs: Knobs) -> Iterator[Seen]:
         """The tokens of an answer, from its beginning. Texts of control tokens, such as <think>, are those tokens."""
         state = fresh(thinking=False)
-        for token in self.tokenizer.encode(text, special=True):
+        for token in (token for piece in pieces(text) for token in self.tokenizer.encode(piece, special=True)):
             mask = mask_at(self.masks, token)
             costs = [amount for bit, amount in class_amounts(state, knobs, float).items() if mask & bit and not mask & END]
             after = step(state, mask)
@@ -82,12 +85,12 @@ class Policy:
             state = after
 
     def count(self, texts: Sequence[str]) -> dict[str, Any]:
-        """How many mannerisms are in the prose of some answers, in all and per 1,000 of their tokens: JSON values."""
+        """How many mannerisms are in the prose of some answers, in all and per 1,000 of their tokens: JSON values. A phrase that lies
+        across AT_ONCE tokens' end in a very long text is not seen."""
         found: Counter[str] = Counter()
         phrases: Counter[str] = Counter()
         tokens = prose = 0
-        for text in texts:
-            seen = list(self.walk(text, Knobs()))
+        for seen in (some for text in texts for some in _some(self.walk(text, Knobs()))):
             tokens += len(seen)
             prose += sum(_in_prose(one) for one in seen)
             found += _counted(seen)
@@ -98,6 +101,11 @@ class Policy:
         per = {name: round(1000 * found[name] / tokens, 3) if tokens else None for name in COUNTED}
         counts = {name: found[name] for name in COUNTED}
         return {"texts": len(texts), "tokens": tokens, "prose_tokens": prose, "counts": counts, "per_1000": per, "found": dict(phrases.most_common())}
+
+
+def _some(walk: Iterator[Seen]) -> Iterator[list[Seen]]:
+    while some := list(itertools.islice(walk, AT_ONCE)):
+        yield some
 
 
 def mask_names(mask: int) -> list[str]:

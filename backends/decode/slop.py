@@ -57,7 +57,7 @@ class Knobs:
         for name, value in zip(KNOB_NAMES, self.values, strict=True):
             if not (isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= KNOB_MAX):
                 raise BadValue(f"slop {name}: {value!r} is not allowed; allowed: a number from 0 to {KNOB_MAX}")
-            object.__setattr__(self, name, float(value) + 0.0)  # -0.0 becomes 0.0
+            object.__setattr__(self, name, float(value) if value >= SMALLEST else 0.0)  # -0.0 too becomes 0.0
 
     def __str__(self) -> str:
         """dash=1.5,lexical=2: how a user writes it; "off" where all are zero."""
@@ -75,6 +75,7 @@ class Knobs:
         return any(self.values)
 
 
+SMALLEST = 2.0**-126  # what devices may take for 0 lies below, and is 0 for the host too
 KNOB_NAMES = tuple(field.name for field in fields(Knobs))
 OFF = Knobs()
 DEFAULT = Knobs(dash=1.5, lexical=2, structure=0.5, opener=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -48,7 +49,8 @@ MARKERS: Final[dict[str, int]] = {
     **dict.fromkeys(("[TOOL_CALLS]", "<|python_tag|>"), TOOL_OPEN),  # these calls last to the end of the turn
 }
 
-_CLOSING = " \t\r\n\v\f\u00a0\"'”’»›)]}"  # quotes, brackets, blanks
+# Closing quotes, closing brackets, blanks, of any script.
+_CLOSING = "\"'" + "".join(c for c in map(chr, range(0x10000)) if c.isspace() or unicodedata.category(c) in ("Pe", "Pf"))
 _BULLETS = frozenset("-*+•‣◦▪▫●○■□∙⁃·")
 _HEADING = re.compile(r"#{1,6}")
 # Whole characters that look like pictures without more: what Unicode calls Emoji_Presentation, a few that chats use as such, and the sign
@@ -78,24 +80,30 @@ def mask_of_text(data: bytes) -> int:
     return sum(bit for bit, shows in tests.items() if shows)
 
 
-def masks(tokenizer: Tokenizer, lexicon: Sequence[str] = (), openers: Sequence[str] = ()) -> Masks:
+def masks(
+    tokenizer: Tokenizer,
+    lexicon: Sequence[str] = (),
+    openers: Sequence[str] = (),
+    names: tuple[str | None, str | None] = (None, None),
+) -> Masks:
     """The class masks of a vocabulary, uint32 [n_vocab].
 
-    lexicon, openers: words and phrases, as `read_list` gives them. Control tokens show nothing, so they have no bits but a marker's (which is
-    VISIBLE, although it adds nothing to the text: a tool call is an answer) and END. Raises BadValue for a phrase that no token starts.
+    lexicon, openers: words and phrases, as `read_list` gives them; names: of their files, for messages. Control tokens show nothing, so they
+    have no bits but a marker's (which is VISIBLE, although it adds nothing to the text: a tool call is an answer) and END. Raises BadValue for
+    a phrase that no token starts.
     """
     found = np.zeros(tokenizer.n_vocab, np.uint32)
     for token in range(tokenizer.n_vocab):
         data = tokenizer.token_bytes(token)
         marker = MARKERS.get(tokenizer.tokens[token] if tokenizer.is_control(token) else data.decode("utf-8", errors="replace"), 0)
         found[token] = marker | VISIBLE if marker else mask_of_text(data)
-    for bit, phrases in ((LEXICAL, lexicon), (OPENER, openers)):
+    for bit, phrases, name in ((LEXICAL, lexicon, names[0] or "slop lexicon"), (OPENER, openers, names[1] or "slop openers")):
         for phrase in phrases:
             tokens = starts_of(tokenizer, phrase)
             if not tokens:
                 raise BadValue(
-                    f"slop {'lexicon' if bit == LEXICAL else 'openers'}: no token of the model starts {phrase!r}; allowed: a word that is one token, "
-                    f"or a phrase whose first token has at least {MIN_LETTERS} letters"
+                    f"{name}: no token of the model starts {_cut(phrase)}; allowed: a word that is one token, or a phrase whose first token "
+                    f"has at least {MIN_LETTERS} letters"
                 )
             found[tokens] |= np.uint32(bit)
     found[sorted(tokenizer.end_ids)] |= np.uint32(END)
@@ -148,7 +156,7 @@ def read_list(path: Path) -> list[str]:
         if not phrase:
             continue
         if numbers.setdefault(phrase.lower(), number) != number:
-            raise BadValue(f"{path}: lines {numbers[phrase.lower()]} and {number} are both {phrase!r}; allowed: each word or phrase once")
+            raise BadValue(f"{path}: lines {numbers[phrase.lower()]} and {number} are both {_cut(phrase)}; allowed: each word or phrase once")
         phrases.append(phrase)
     return phrases
 
@@ -156,13 +164,18 @@ def read_list(path: Path) -> list[str]:
 def leaves_thinking(tokenizer: Tokenizer, masks: Masks, prompt: Sequence[int]) -> bool:
     """Whether a prompt ends inside a think block: its last marker is an opening one.
 
-    Only markers of the turn that is being answered count, those behind the last other control token, so that a user's talk of markers
+    Only markers of the turn that is being answered count, those behind the last control token that is none, so that a user's talk of markers
     does not.
     """
     for token in reversed(prompt):
         mask = mask_at(masks, token)
         if mask & (THINK_OPEN | THINK_CLOSE):
             return bool(mask & THINK_OPEN)
-        if tokenizer.is_control(token):
+        if tokenizer.is_control(token) and not mask & (TOOL_OPEN | TOOL_CLOSE):
             return False
     return False
+
+
+def _cut(phrase: str) -> str:
+    """As messages show it."""
+    return repr(phrase) if len(phrase) <= 80 else repr(phrase[:77]) + "..."

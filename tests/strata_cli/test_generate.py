@@ -146,7 +146,7 @@ def test_bad_input(cli: Cli, args: list[str], stdin: bytes, says: str) -> None:
 def test_bad_file_is_named(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "latin1.txt"
     file.write_bytes("naïve".encode("latin-1"))
-    assert cli.generate("-f", str(file)).error.startswith(f"{file}: not UTF-8 at byte 2 (0xef)")
+    assert cli.generate("-f", str(file)).error.startswith(f"-f: {file}: not UTF-8 at byte 2 (0xef)")
 
 
 def test_no_prompt_at_a_terminal(cli: Cli) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +94,66 @@ def test_a_first_piece_alone_is_no_phrase(cli: Cli, smollm2_path: Path, tmp_path
         (("show", "x", "--slop-lexicon", "none.txt"), "--slop-lexicon: 'none.txt' is not allowed (no such file)"),
         (("count", "none.txt"), "FILE: none.txt: No such file"),
         (("count",), "Missing argument"),
+        (("show", "."), "FILE: .: Is a directory"),
+        (("show", "/dev/null"), "FILE: /dev/null: the text is empty"),
+        (("show", "-"), "standard input: the text is empty"),
+        (("show", "x", "--slop", "dash=" + "9" * 10**5), "(dash is '9999"),
+        (("show", "x", "--slop", "d" * 10**5 + "=1"), "(no knob 'dddd"),
     ],
 )
 def test_mistakes(cli: Cli, smollm2_path: Path, args: tuple[str, ...], says: str) -> None:
     outcome = cli("slop", args[0], "-m", str(smollm2_path), *args[1:])
     assert outcome.code == 2
-    assert says in outcome.error
+    assert says in outcome.error and len(outcome.error) < 500
+
+
+def test_no_command_says_which_there_are(cli: Cli) -> None:
+    for group, commands in (("slop", "count, show"), ("draft-vocab", "build, show")):
+        outcome = cli(group)
+        assert outcome.code == 2
+        assert outcome.error == f"a command is missing; allowed: {commands}; see `strata {group} --help`"
+
+
+def test_what_show_reads(cli: Cli, smollm2_path: Path, tmp_path: Path, show: Any) -> None:
+    """Whatever is there, pipes too; the name of nothing is a text, with a word about it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("a —",), kwargs={"encoding": "utf-8"})
+    writer.start()
+    assert show(str(pipe)) == show("a —")
+    writer.join()
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes(b"na\xefve")
+    assert f"FILE: {latin}: not UTF-8 at byte 2 (0xef); the text must be UTF-8" in cli("slop", "show", "-m", str(smollm2_path), str(latin)).error
+    for text, told in (("notes.txt", True), ("no/where", True), ("Well. yes", False), ("Certainly!", False)):
+        outcome = cli("slop", "show", "-m", str(smollm2_path), text)
+        assert outcome.code == 0 and (f"there is no file {text!r}" in outcome.err) == told
+
+
+@pytest.mark.parametrize("slop", ["off", "dash=0"])
+def test_show_knows_that_the_policy_was_put_off(cli: Cli, smollm2_path: Path, slop: str) -> None:
+    outcome = cli("slop", "show", "-m", str(smollm2_path), "--json", "a —", env={"STRATA_SLOP": slop})
+    assert json.loads(outcome.out)["slop"] == "off"
+
+
+def test_count_reads_standard_input_and_passes_over_errors(cli: Cli, smollm2_path: Path, tmp_path: Path) -> None:
+    lines = tmp_path / "b.JSONL"
+    lines.write_text('{"error": "x", "text": null}\n{"error": "x", "text": 5}\n{"text": "Well \u2014"}\n', encoding="utf-8")
+    report = json.loads(cli("slop", "count", "-m", str(smollm2_path), "--json", str(lines), "-", stdin="so — so".encode()).out)
+    assert report["texts"] == 2 and report["counts"]["dashes"] == 2
+
+
+def test_long_texts_are_taken_in_pieces(cli: Cli, smollm2_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same counts, as the state goes on: here the fence that was open at a cut."""
+    path = tmp_path / "a.txt"
+    path.write_text(TEXT * 9, encoding="utf-8")
+    args = ("slop", "count", "-m", str(smollm2_path), "--json", str(path))
+    whole = json.loads(cli(*args).out)
+    monkeypatch.setattr("strata_cli.corpus._PIECE", 50)
+    monkeypatch.setattr("strata_cli.slop_report.AT_ONCE", 17)
+    pieces = json.loads(cli(*args).out)
+    assert pieces["counts"]["dashes"] == whole["counts"]["dashes"] == 18
+    assert pieces["counts"]["bullet_lines"] == whole["counts"]["bullet_lines"] == 18
 
 
 @pytest.mark.parametrize(
@@ -147,6 +203,12 @@ def test_data_folder_without_lists(cli: Cli, tmp_path: Path) -> None:
     assert cli.script.opened[0][1].slop_lexicon is None
     outcome = cli.generate("hi", "--slop", "default", env=env)
     assert outcome.code == 1 and "slop_lexicon.txt: no such file" in outcome.error
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"id": 1, "prompt": "hi", "slop": "dash=1"}\n{"id": 2, "prompt": "hi", "slop": "off"}\n', encoding="utf-8")
+    assert cli("batch", str(source), "-o", str(tmp_path / "out.jsonl"), "-m", cli.model, "-q", env=env).code == 1
+    first, second = map(json.loads, (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines())
+    assert first["error"].startswith("slop: ") and first["error"].endswith("which STRATA_DATA can name, lacks it")
+    assert "error" not in second
 
 
 def _batch(cli: Cli, tmp_path: Path, *args: str, requests: list[dict[str, Any]]) -> Any:

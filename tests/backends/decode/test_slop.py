@@ -101,6 +101,8 @@ def test_knobs() -> None:
     assert not OFF.active and DEFAULT.active
     assert str(OFF) == "off"
     assert str(DEFAULT) == "dash=1.5,lexical=2,structure=0.5,opener=2"
+    assert Knobs(dash=1e-50) == Knobs(dash=1e-39) == OFF  # 0, or perhaps 0, as a device's float
+    assert Knobs(dash=1e-30).active
     assert Knobs(dash=-0.0) == OFF and str(Knobs(dash=20)) == "dash=20"
     assert in_force(None, None) is None and in_force(DEFAULT, OFF) is None and in_force(OFF, None) is None
     assert in_force(DEFAULT, None) == DEFAULT and in_force(None, Knobs(1)) == Knobs(1)

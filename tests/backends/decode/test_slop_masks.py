@@ -63,6 +63,10 @@ def smollm2(smollm2_path: Path) -> Tokenizer:
         ("→", "VISIBLE"),
         ("“", "VISIBLE"),
         ("é", "VISIBLE"),
+        (".”\u3000", "CLAUSE VISIBLE"),
+        ("!」", "CLAUSE VISIBLE"),
+        (".\u2028", "CLAUSE VISIBLE"),
+        (".（", "VISIBLE"),
     ],
 )
 def test_mask_of_text(text: str, names: str) -> None:
@@ -113,6 +117,9 @@ def test_words_and_phrases(smollm2: Tokenizer) -> None:
 def test_a_phrase_that_no_token_starts(smollm2: Tokenizer) -> None:
     with pytest.raises(BadValue, match="slop openers: no token of the model starts 'in conclusion'; allowed: a word that is one token, or a phrase"):
         masks(smollm2, [], ["in conclusion"])
+    with pytest.raises(BadValue, match=r"^my/words.txt: no token of the model starts 'bbb") as failure:
+        masks(smollm2, ["b" * 10**6], names=("my/words.txt", None))
+    assert len(str(failure.value)) < 300
 
 
 @pytest.mark.parametrize("name", ["slop_lexicon.txt", "slop_openers.txt"])
@@ -153,9 +160,10 @@ def test_lists_that_cannot_be_read(tmp_path: Path, content: bytes | None, says: 
 
 
 def test_leaves_thinking() -> None:
-    tokenizer = tokenizer_of(("<think>", CONTROL), ("</think>", CONTROL), ("<|im_start|>", CONTROL), ("a", NORMAL))
+    names = ("<think>", "</think>", "<|im_start|>", "<tool_call>", "</tool_call>")
+    tokenizer = tokenizer_of(*((name, CONTROL) for name in names), ("a", NORMAL))
     found = masks(tokenizer)
-    open_, close, turn, text = range(4)
+    open_, close, turn, call, called, text = range(6)
     for prompt, thinking in (
         ([], False),
         ([turn, text], False),
@@ -163,5 +171,7 @@ def test_leaves_thinking() -> None:
         ([turn, open_, close, text], False),
         ([open_, text, turn, text], False),  # a user's talk of markers
         ([close, open_], True),
+        ([turn, open_, text, call, text, called], True),  # talk of calls while thinking
+        ([turn, open_, close, call], False),
     ):
         assert leaves_thinking(tokenizer, found, prompt) is thinking, prompt
