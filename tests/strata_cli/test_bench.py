@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +19,10 @@ from strata_cli.benchmark import process
 from strata_cli.benchmark.plot import draw
 from strata_cli.benchmark.prompts import KINDS, SETS, collect
 from strata_cli.benchmark.tables import markdown
-from tests.strata_cli.conftest import Cli, Outcome
+from tests.strata_cli.conftest import ROOT, WORDS, Bench, Cli, Outcome
 from tests.strata_cli.run_fake_bench import COMMAND
 
-ROOT = Path(__file__).parent.parent.parent
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-WORDS = "one two three four five six seven eight nine ten eleven twelve"
-Bench = Callable[..., Outcome]
-
-
-@pytest.fixture
-def bench(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """`strata bench` with the stand-in engine, a model file that exists, one prompt and one round, if nothing else is said."""
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(process, "STRATA", COMMAND)
-
-    def run(*args: str, prompt: tuple[str, ...] = ("--prompt", WORDS), rounds: str = "1", env: dict[str, str] | None = None) -> Outcome:
-        return cli("bench", "-m", cli.model, "--rounds", rounds, *prompt, *args, env=env)
-
-    yield run
 
 
 def report(outcome: Outcome) -> dict[str, Any]:
@@ -47,10 +31,10 @@ def report(outcome: Outcome) -> dict[str, Any]:
     return found
 
 
-def program(folder: Path, body: str) -> str:
+def program(folder: Path, *body: str) -> str:
     """A command that runs `body` with the job as `job`."""
     path = folder / "program.py"
-    path.write_text("import json, os, sys, time\njob = json.load(sys.stdin)\n" + textwrap.dedent(body), encoding="utf-8")
+    path.write_text("import json, os, sys, time\njob = json.load(sys.stdin)\n" + "".join(map(textwrap.dedent, body)), encoding="utf-8")
     return f"!{sys.executable} {path}"
 
 
