@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -69,6 +68,7 @@ def command(context: click.Context, /, **parameters: Any) -> int:
             raise BadValue("--greedy: it means --mode greedy, but --mode sampled or a temperature is given too; leave one out")
         mode = "greedy"
     from strata_cli.benchmark import plot
+    from strata_cli.benchmark.header import command_line
     from strata_cli.benchmark.measure import Plan
 
     windows, rounds = _parsed("--windows", WINDOWS, parameters), _parsed("--rounds", ROUNDS, parameters)
@@ -91,7 +91,7 @@ def command(context: click.Context, /, **parameters: Any) -> int:
         document=document(data) if depth else "",
         timeout=timeout,
     )
-    return _run(arms, plan, shlex.join(["strata", "bench", *context.meta["strata.arguments"]]), parameters)
+    return _run(arms, plan, command_line(["strata", "bench", *context.meta["strata.arguments"]]), parameters)
 
 
 def _windows(text: str) -> tuple[int, ...]:

@@ -305,7 +305,7 @@ def test_what_an_arm_says_beats_what_all_are_told(bench: Bench) -> None:
     found = report(bench("-n", "9", *arms, "--json", "--greedy", env={"STRATA_MAX_NEW": "8", "STRATA_NO_SUCH": "1"}))
     lengths = {run["arm"]: len(run["prompts"][0]["token_ids"]) for run in found["runs"]}
     assert lengths == {"base": 9, "variable": 10, "flag": 11, "both": 11}
-    assert found["settings"]["max_new"] == 9
+    assert found["settings"]["max_new"] is None and [arm["max_new"] for arm in found["arms"]] == [9, 10, 11, 11]
     assert [arm["beside"]["texts"]["differences"][0]["position"] for arm in found["arms"][1:]] == [9, 9, 9]
 
 
