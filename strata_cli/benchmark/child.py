@@ -73,8 +73,8 @@ def _measure(job: Mapping[str, Any], settings: Settings, say: Say) -> None:
     engine = Engine.open(settings.model, settings.config)
     load_ms = 1e3 * (time.perf_counter() - started)
     with contextlib.closing(engine):
-        engine.wait_wide()  # a program that compiles behind a measurement would slow it, and wide windows would run row by row
         filling = _filling(job["document"], job["depth"], settings, engine)
+        engine.wait_wide()  # a program that compiles behind a measurement would slow it, and wide windows would run row by row
         requests = [_request(entry, settings, filling) for entry in job["prompts"]]
         ids = [engine.tokenize(request) for request in requests]
         ctx = max(engine.context_for(len(prompt), request.max_new) for prompt, request in zip(ids, requests, strict=True))
