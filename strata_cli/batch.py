@@ -60,15 +60,15 @@ class Batch:
 
     def run(self) -> int:
         """The exit code. Raises BadValue, before anything is written, where OUT is not this batch's; StrataError where the run failed."""
-        seed = self._settings.seed
-        manifest = None
-        if self._file is None:
-            seed = secrets.randbits(32) if seed is None else seed
-        else:
-            manifest = self._manifest(self._file)
-            seed = manifest.seed
-        total, before = len(self._lines), len(self._finished.ids)
         try:
+            seed = self._settings.seed
+            manifest = None
+            if self._file is None:
+                seed = secrets.randbits(32) if seed is None else seed
+            else:
+                manifest = self._manifest(self._file)
+                seed = manifest.seed
+            total, before = len(self._lines), len(self._finished.ids)
             if before == total and total:
                 if not self._quiet:
                     errors = f", {self._finished.errors} with errors" if self._finished.errors else ""
@@ -216,6 +216,9 @@ class Batch:
     def _state(self) -> str:
         """How far it is, for the message that ends a run before its time."""
         done = self._progress.done if self._progress is not None else len(self._finished.ids)
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # Ctrl-C may come between a result and its count
+                done = self._file.count()
         state = f"{done} of {len(self._lines)} requests are finished"
         return f"{state} in {self._results.name}; {GO_ON}" if self._file is not None else state
 

@@ -22,6 +22,7 @@ from strata_cli.slop_lists import digest
 SUFFIX = ".manifest.json"
 TEMPORARY = SUFFIX + ".tmp"
 FORMAT = 1
+_NONE = object()
 _MIB = 1 << 20
 _WHOLE = 256 * _MIB  # files up to this size are hashed whole
 _HEAD, _SAMPLES, _SAMPLE = 64 * _MIB, 1024, 1 << 16
@@ -49,10 +50,10 @@ class Manifest:
         if self.device is not None and now.device is not None and self.device != now.device:
             found.append(f"device: {self.device} -> {now.device}")
         for name in [*now.options, *(name for name in self.options if name not in now.options)]:
-            before, after = self.options.get(name), now.options.get(name)
-            if before != after:
-                key = name.replace("_", "-")
-                found.append(f"{f'--{key}' if key in FLAGS else BY_KEY[key].name}: {_shown(before)} -> {_shown(after)}")
+            before, after = (_shown(options[name]) if name in options else "(none)" for options in (self.options, now.options))
+            if self.options.get(name, _NONE) != now.options.get(name, _NONE):
+                key = name.replace("_", "-")  # another version's may be neither flag nor variable here
+                found.append(f"{f'--{key}' if key in FLAGS else BY_KEY[key].name if key in BY_KEY else name}: {before} -> {after}")
         if self.seed != now.seed:
             found.append(f"--seed: {self.seed} -> {now.seed}")
         return found

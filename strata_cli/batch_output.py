@@ -19,6 +19,7 @@ if sys.platform != "win32":
     import fcntl
 
 STDOUT = "-"
+_BEGINNING = b'{"id": '  # of every result
 # Characters that JSON lets stand in a text and that many a reader takes for the end of a line.
 _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 
@@ -44,8 +45,12 @@ def open_results(out: str, source: str) -> Results:
         _refuse_same(source, sys.stdout, "-o -")
         return _Stdout()
     try:
+        # By the name as given: what /dev/stdout or >(...) leads to has no path of its own where it is a pipe.
+        try:
+            kind = os.stat(out).st_mode
+        except FileNotFoundError:
+            kind = stat.S_IFREG
         path = os.path.realpath(out)  # a link's manifest lies beside the file itself, so that every name of it has the same one
-        kind = os.stat(path).st_mode if os.path.lexists(path) else stat.S_IFREG
     except (OSError, ValueError) as error:  # a NUL character is a ValueError
         raise BadValue(f"-o: {out!r}: {getattr(error, 'strerror', None) or error}") from None
     if stat.S_ISDIR(kind):
@@ -127,17 +132,34 @@ class ResultFile:
 
     def __init__(self, name: str, path: str) -> None:
         self.name, self.path, self.manifest = name, path, path + SUFFIX
-        self._new = not os.path.exists(path)
         self._end, self._joint = 0, b""
-        try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0), 0o666)
-        except OSError as error:
-            raise BadValue(f"-o: {name}: {error.strerror}") from None
-        try:
-            self._lock()
-        except BadValue:
+        while True:
+            try:
+                self._fd, self._new = self._open()
+            except OSError as error:
+                raise BadValue(f"-o: {name}: {error.strerror}") from None
+            try:
+                self._lock()
+                # Another batch that came to nothing may have removed it between the two; the lock would then be on a file without a name.
+                if self._is_there():
+                    return
+            except BaseException:
+                os.close(self._fd)
+                raise
             os.close(self._fd)
-            raise
+
+    def _open(self) -> tuple[int, bool]:
+        """The file, and whether it was not there before."""
+        flags = os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        with contextlib.suppress(FileExistsError):
+            return os.open(self.path, flags | os.O_CREAT | os.O_EXCL, 0o666), True
+        return os.open(self.path, flags | os.O_CREAT, 0o666), False
+
+    def _is_there(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._fd), os.stat(self.path))
+        except FileNotFoundError:
+            return False
 
     def is_empty(self) -> bool:
         """Whether there is nothing that writing to it could harm."""
@@ -154,7 +176,7 @@ class ResultFile:
                 try:
                     record = json.loads(content.decode())
                 except (ValueError, RecursionError):
-                    if not whole:
+                    if not whole and _is_torn(content):
                         break
                     record = None
                 if not isinstance(record, dict) or "id" not in record or ("text" in record) == ("error" in record):
@@ -172,11 +194,17 @@ class ResultFile:
                 os.ftruncate(self._fd, self._end)
             os.lseek(self._fd, self._end, os.SEEK_SET)
             if self._joint:
-                _write_all(self._fd, "\n")
-                self._end += 1
+                self._end += _write_all(self._fd, "\n")
+                self._joint = b""
         except OSError as error:
             raise Unwritable(f"cannot write to {self.name}: {error.strerror}") from None
         self._new = False
+
+    def count(self) -> int:
+        """How many results it holds, read from the file itself, so right at any moment; nothing can be written afterwards."""
+        with open(self._fd, "rb", closefd=False) as file:
+            file.seek(0)
+            return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b"")) + len(self._joint)
 
     def write(self, record: dict[str, Any]) -> None:
         line = as_line(record)
@@ -207,6 +235,13 @@ class ResultFile:
                 raise BadValue(f"-o: {self.name}: another batch is writing to it; wait for its end, or choose another file") from None
             except OSError:
                 pass  # some network file systems have no locks
+
+
+def _is_torn(content: bytes) -> bool:
+    """Whether a last line without its newline can be what a killed run left: the beginning of a result, or what a file system puts in
+    place of what it lost. Anything else is somebody's, and stays.
+    """
+    return content.startswith(_BEGINNING) or _BEGINNING.startswith(content.rstrip(b"\0"))
 
 
 def _write_all(fd: int, text: str) -> int:

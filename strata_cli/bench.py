@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-import shlex
+import signal
 import sys
+import threading
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import click
 
-from backends.errors import BadValue, StrataError
+from backends.errors import BadValue
 from strata_cli import environment, folders, user_config
 from strata_cli.benchmark.arms import DEFAULTS, Arm, parse_arms
 from strata_cli.grammar import Grammar, integer, number, refuse
@@ -66,6 +68,7 @@ def command(context: click.Context, /, **parameters: Any) -> int:
             raise BadValue("--greedy: it means --mode greedy, but --mode sampled or a temperature is given too; leave one out")
         mode = "greedy"
     from strata_cli.benchmark import plot
+    from strata_cli.benchmark.header import command_line
     from strata_cli.benchmark.measure import Plan
 
     windows, rounds = _parsed("--windows", WINDOWS, parameters), _parsed("--rounds", ROUNDS, parameters)
@@ -88,7 +91,7 @@ def command(context: click.Context, /, **parameters: Any) -> int:
         document=document(data) if depth else "",
         timeout=timeout,
     )
-    return _run(arms, plan, shlex.join(["strata", "bench", *context.meta["strata.arguments"]]), parameters)
+    return _run(arms, plan, command_line(["strata", "bench", *context.meta["strata.arguments"]]), parameters)
 
 
 def _windows(text: str) -> tuple[int, ...]:
@@ -104,18 +107,42 @@ def _parsed(flag: str, grammar: Grammar, parameters: dict[str, Any]) -> Any:
         raise BadValue(refuse(flag, text, grammar, reason)) from None
 
 
+class _Signals:
+    """Has the signals that end a program end the measurement as Ctrl-C does: an arm runs in a session of its own and gets none of them."""
+
+    def __init__(self) -> None:
+        self.code = INTERRUPTED
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Signals:
+        for which in filter(None, (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP"))):
+            # What whoever started this wants ignored stays so (nohup); only the main thread may set any.
+            if signal.getsignal(which) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
+                self._before[which] = signal.signal(which, self._stop)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for which, handler in self._before.items():
+            signal.signal(which, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self.code == INTERRUPTED:  # a second one would cut short what the first one began
+            self.code = 128 + number
+            raise KeyboardInterrupt
+
+
 def _run(arms: Sequence[Arm], plan: Any, arguments: str, parameters: dict[str, Any]) -> int:
-    """Measures and reports. A run that was cut short, by Ctrl-C or a failing arm, reports the rounds that were complete."""
+    """Measures and reports. A run that was cut short, by Ctrl-C or whatever fails, reports the rounds that were complete."""
     from strata_cli.benchmark.header import header
     from strata_cli.benchmark.measure import Measurement, measure
 
     measurement = Measurement()
-    failure: StrataError | None = None
+    failure: Exception | None = None
     interrupted = False
     head: dict[str, Any] = {}
     # On a terminal the bar says it all; lines would break it.
     quiet = sys.stderr is None or sys.stderr.isatty()
-    with Progress() as bar:
+    with _Signals() as signals, Progress() as bar:
         try:
             # The bar reads [brackets] as colours.
             def progress(stage: str, fraction: float) -> None:
@@ -125,17 +152,24 @@ def _run(arms: Sequence[Arm], plan: Any, arguments: str, parameters: dict[str, A
             measure(arms, plan, measurement, progress, (lambda _: None) if quiet else complain)
         except KeyboardInterrupt:
             interrupted = True
-        except StrataError as error:
+        except Exception as error:
             failure = error
     for notice in measurement.notices:
         warn(notice)
     if measurement.runs:
-        _report(arms, plan, measurement, head, parameters)
+        try:
+            _report(arms, plan, measurement, head, parameters)
+        except Exception as error:
+            if failure is None and not interrupted:
+                raise
+            # Why the run ended matters more, and is said last; a reader that left wants no word.
+            if not isinstance(error, BrokenPipeError):
+                warn(f"the report failed: {error}")
     if failure is not None:
         raise failure
     if interrupted:
         complain(f"interrupted after {len(measurement.of(arms[0].name))} of {plan.rounds} rounds")
-    return INTERRUPTED if interrupted else 0
+    return signals.code if interrupted else 0
 
 
 def _report(arms: Sequence[Arm], plan: Any, measurement: Any, head: dict[str, Any], parameters: dict[str, Any]) -> None:

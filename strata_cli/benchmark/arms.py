@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import secrets
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -40,13 +41,17 @@ class Arm:
 
 
 def parse_arms(texts: Sequence[str], flags: Mapping[str, Any], environ: Mapping[str, str]) -> list[Arm]:
-    """The arms, the first one the baseline. flags: those of `strata bench` itself, as typed, which hold for all. Raises BadValue."""
+    """The arms, the first one the baseline. flags: those of `strata bench` itself, as typed, which hold for all. Raises BadValue.
+
+    A seed that is to be random is drawn here, one for all arms: with the same draws they can write the same texts.
+    """
     arms = [_parse(text, flags, environ) for text in texts or ("strata:",)]
     names = [arm.name for arm in arms]
     for name in names:
         if names.count(name) > 1:
             raise BadValue(f"--arm: two arms are called {name!r}; their names must differ")
-    return arms
+    drawn = secrets.randbits(32)
+    return [arm if arm.settings.seed is not None else replace(arm, settings=replace(arm.settings, seed=drawn)) for arm in arms]
 
 
 def _parse(text: str, base: Mapping[str, Any], environ: Mapping[str, str]) -> Arm:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from backends.config import Request, Result
-from backends.errors import StrataError
+from backends.errors import BadValue, StrataError
 from strata_cli.benchmark.arms import DEFAULTS
 from strata_cli.main import INTERRUPTED
 from strata_cli.messages import complain
@@ -73,8 +73,9 @@ def _measure(job: Mapping[str, Any], settings: Settings, say: Say) -> None:
     engine = Engine.open(settings.model, settings.config)
     load_ms = 1e3 * (time.perf_counter() - started)
     with contextlib.closing(engine):
+        filling = _filling(job["document"], job["depth"], settings, engine)
         engine.wait_wide()  # a program that compiles behind a measurement would slow it, and wide windows would run row by row
-        requests = [_request(job, entry, settings, engine) for entry in job["prompts"]]
+        requests = [_request(entry, settings, filling) for entry in job["prompts"]]
         ids = [engine.tokenize(request) for request in requests]
         ctx = max(engine.context_for(len(prompt), request.max_new) for prompt, request in zip(ids, requests, strict=True))
         about = {"about": _about(engine), "model": str(settings.model), "notices": list(engine.notices), "ctx": ctx, "load_ms": load_ms}
@@ -93,18 +94,21 @@ def _measure(job: Mapping[str, Any], settings: Settings, say: Say) -> None:
         say(about)
 
 
-def _request(job: Mapping[str, Any], entry: Mapping[str, Any], settings: Settings, engine: Engine) -> Request:
-    prompt = entry["prompt"]
-    if job["depth"]:
-        prompt = _filling(job["document"], job["depth"], engine) + "\n\n" + prompt
-    request = settings.request(entry["seed"], prompt, entry["system"])
+def _request(entry: Mapping[str, Any], settings: Settings, filling: str) -> Request:
+    request = settings.request(entry["seed"], filling + entry["prompt"], entry["system"])
     return dataclasses.replace(request, temperature=0.0) if entry["mode"] == "greedy" else request
 
 
-def _filling(document: str, depth: int, engine: Engine) -> str:
-    """The first `depth` tokens of the document, which is repeated as often as it takes."""
+def _filling(document: str, depth: int, settings: Settings, engine: Engine) -> str:
+    """The first `depth` tokens of the document, which is repeated as often as it takes. Raises BadValue where the context has no room."""
+    if not depth:
+        return ""
+    try:
+        engine.context_for(depth, settings.generation["max_new"])  # before a text is made that takes long and fits nowhere
+    except BadValue as error:
+        raise BadValue(f"--depth {depth}: {error}") from None
     ids = engine.tokenizer.encode(document, special=False)
-    return engine.tokenizer.decode((ids * (depth // len(ids) + 1))[:depth])
+    return engine.tokenizer.decode((ids * (depth // len(ids) + 1))[:depth]) + "\n\n"
 
 
 def _generate(session: Session, request: Request) -> Result:

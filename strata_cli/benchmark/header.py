@@ -7,6 +7,7 @@ import datetime
 import hashlib
 import os
 import platform
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,24 @@ def header(command: str, models: Sequence[Path], progress: Callable[[str, float]
         "versions": {"strata": strata_cli.__version__, "Python": platform.python_version()},
         "models": [_model(path, progress) for path in dict.fromkeys(models)],
     }
+
+
+def command_line(words: Sequence[str]) -> str:
+    """The words as a shell takes them, on one line: a line break or other character that cannot be seen is written in $'...'."""
+    return " ".join(shlex.quote(word) if word.isprintable() else "$'" + "".join(map(_seen, word)) + "'" for word in words)
+
+
+def _seen(letter: str) -> str:
+    code = ord(letter)
+    if letter in "\\'":
+        return "\\" + letter
+    if letter.isprintable():
+        return letter
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no UTF-8
+        return f"\\{code - 0xDC00:03o}"
+    return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(letter) or (
+        f"\\{code:03o}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    )
 
 
 def machine() -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from strata_cli.benchmark.arms import Arm
 from strata_cli.benchmark.process import Output, run
 from strata_cli.benchmark.prompts import Prompt
+from strata_cli.options import Settings
 from strata_cli.output import rate
 
 MODES = ("greedy", "sampled")
@@ -81,7 +82,7 @@ def measure(arms: Sequence[Arm], plan: Plan, measurement: Measurement, progress:
         if arm.command is None:
             progress(f"rehearsing {arm.name}", 0.0)
             _rehearse(arm, plan, measurement)
-    jobs = {arm.name: _job(arm, plan, measurement) for arm in arms}
+    jobs = {arm.name: _job(arm, plan, arms, measurement) for arm in arms}
     sequence = order(len(arms))
     steps = plan.rounds * len(sequence)
     for number in range(plan.rounds):
@@ -105,7 +106,7 @@ def measure(arms: Sequence[Arm], plan: Plan, measurement: Measurement, progress:
 
 def _rehearse(arm: Arm, plan: Plan, measurement: Measurement) -> None:
     """Warms the arm's caches, finds out what cannot run, and gets the prompts' tokens."""
-    output = run(arm, _job(arm, plan, None, rehearsal=True), f"arm {arm.name!r}", plan.timeout, lambda _: None)
+    output = run(arm, _job(arm, plan, rehearsal=True), f"arm {arm.name!r}", plan.timeout, lambda _: None)
     measurement.rehearsals[arm.name] = output
     for notice in output.about.get("notices", []):
         line = f"arm {arm.name!r}: {notice}"
@@ -113,14 +114,14 @@ def _rehearse(arm: Arm, plan: Plan, measurement: Measurement) -> None:
             measurement.notices.append(line)
 
 
-def _job(arm: Arm, plan: Plan, measurement: Measurement | None, rehearsal: bool = False) -> dict[str, Any]:
+def _job(arm: Arm, plan: Plan, arms: Sequence[Arm] = (), measurement: Measurement | None = None, rehearsal: bool = False) -> dict[str, Any]:
     entries = [_entry(arm, prompt, index, mode) for mode in plan.modes for index, prompt in enumerate(plan.prompts)]
     job: dict[str, Any] = {"rehearsal": rehearsal, "prompts": entries, "depth": plan.depth, "windows": list(plan.windows), "repeats": REPEATS}
     if arm.command is None:
         flags = {key: value for key, value in arm.flags.items() if value is not None and value != ()}
         return job | {"flags": flags, "document": plan.document}
     assert measurement is not None
-    about = _tokenised(arm, plan, measurement)
+    about = _tokenised(arm, arms, plan, measurement)
     for entry, ids in zip(entries, about["token_ids"], strict=True):
         entry["token_ids"] = ids
     return job | {"model": str(arm.settings.model), "ctx": about["ctx"]}
@@ -128,7 +129,8 @@ def _job(arm: Arm, plan: Plan, measurement: Measurement | None, rehearsal: bool 
 
 def _entry(arm: Arm, prompt: Prompt, index: int, mode: str) -> dict[str, Any]:
     """A prompt of a job. The seeds differ between prompts, so that one lucky draw does not stand for all."""
-    seed = (arm.settings.seed or 0) + index
+    assert arm.settings.seed is not None
+    seed = arm.settings.seed + index
     entry = {"id": prompt.id, "kind": prompt.kind, "mode": mode, "prompt": prompt.prompt, "system": prompt.system, "seed": seed % 2**64}
     if arm.command is not None:
         sampling = {name: arm.settings.generation[name] for name in SAMPLING}
@@ -136,13 +138,22 @@ def _entry(arm: Arm, prompt: Prompt, index: int, mode: str) -> dict[str, Any]:
     return entry
 
 
-def _tokenised(arm: Arm, plan: Plan, measurement: Measurement) -> Mapping[str, Any]:
-    """The prompts in tokens, as Strata has them under the same settings. Another program gets these, whatever its own template."""
-    for output in measurement.rehearsals.values():
-        if output.about["model"] == str(arm.settings.model):
-            return output.about
+def _room(settings: Settings) -> tuple[object, ...]:
+    """What the prompts' tokens and their context depend on."""
+    return settings.model, settings.config.ctx, settings.generation["max_new"]
+
+
+def _tokenised(arm: Arm, arms: Sequence[Arm], plan: Plan, measurement: Measurement) -> Mapping[str, Any]:
+    """The prompts in tokens and the context they take, as Strata has them under the same settings. Another program gets these, whatever its
+    own template.
+    """
+    if "" in measurement.rehearsals:
+        return measurement.rehearsals[""].about
+    for other in arms:
+        if other.command is None and _room(other.settings) == _room(arm.settings):
+            return measurement.rehearsals[other.name].about
     stand_in = Arm(arm.name, "", {}, None, arm.flags, arm.settings)
     where = f"arm {arm.name!r}: its prompts in tokens"
-    output = run(stand_in, _job(stand_in, plan, None, rehearsal=True), where, plan.timeout, lambda _: None)
+    output = run(stand_in, _job(stand_in, plan, rehearsal=True), where, plan.timeout, lambda _: None)
     measurement.rehearsals[""] = output  # no arm has this name
     return output.about

@@ -26,16 +26,29 @@ def check(path: str) -> None:
 
 def draw(report: Mapping[str, Any], path: str) -> None:
     """Writes the plot. Raises StrataError."""
+    from matplotlib import rc_context
+
+    # Names and paths are what they are: no formula between $ signs, no TeX of the user's own settings.
+    with rc_context({"text.parse_math": False, "text.usetex": False}):
+        _draw(report, path)
+
+
+def _draw(report: Mapping[str, Any], path: str) -> None:
     from matplotlib.figure import Figure  # without pyplot, which would look for a screen
 
     others = [arm for arm in report["arms"] if arm["beside"] is not None and arm["beside"]["decode"] is not None]
     figure = Figure(figsize=(11 if others else 7, 4.5), layout="constrained")
     axes = figure.subplots(1, 2 if others else 1, squeeze=False)[0]
+    names: list[str] = []
     for arm in report["arms"]:
         points = [(run["number"] + 1, run["decode_tok_s"]) for run in report["runs"] if run["arm"] == arm["name"] and run["decode_tok_s"]]
-        axes[0].plot(*zip(*points, strict=True), marker="o", label=arm["name"]) if points else None
+        if points:
+            axes[0].plot(*zip(*points, strict=True), marker="o", label=str(len(names)))
+            names.append(arm["name"])
     axes[0].set(xlabel="run", ylabel="decode tok/s", title="Every run", ylim=(0, None))
-    axes[0].legend()
+    if names:  # written afterwards: a legend leaves out labels that begin with _
+        for text, name in zip(axes[0].legend().get_texts(), names, strict=True):
+            text.set_text(name)
     for place, arm in enumerate(others):
         found = arm["beside"]["decode"]
         axes[1].plot(found["rounds"], [place] * len(found["rounds"]), "|", color="grey", markersize=12)

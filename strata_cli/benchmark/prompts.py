@@ -48,7 +48,11 @@ def collect(names: Sequence[str], texts: Sequence[str], folder: str | None) -> l
 
 def document(folder: str | None) -> str:
     """The text that --depth fills a context with. Raises StrataError without the data files."""
-    return _data_file(folder, "documents", DOCUMENT).read_text(encoding="utf-8")
+    path = _data_file(folder, "documents", DOCUMENT)
+    text = path.read_text(encoding="utf-8")
+    if not text.strip():
+        raise StrataError(f"{path}: it is empty, so there is nothing that --depth could fill a context with")
+    return text
 
 
 def _named(name: str, folder: str | None) -> list[Prompt]:

@@ -31,20 +31,30 @@ def build(arms: Sequence[Arm], plan: Plan, measurement: Measurement, header: Map
 
 
 def _settings(arms: Sequence[Arm], plan: Plan) -> dict[str, Any]:
-    first = arms[0].settings
+    asked = [_asked(arm, plan) for arm in arms]
     kinds = [prompt.kind for prompt in plan.prompts]
     return {
         "prompts": {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)},
         "modes": list(plan.modes),
-        "max_new": first.generation["max_new"],
-        "temperature": first.generation["temperature"] if "sampled" in plan.modes else None,
-        "seed": first.seed if "sampled" in plan.modes else None,
+        # Null where the arms differ; each one's own are with the arm.
+        **{name: value if all(other[name] == value for other in asked) else None for name, value in asked[0].items()},
         "depth": plan.depth,
         "windows": list(plan.windows),
         "timeout": plan.timeout,
         "confidence": CONFIDENCE,
         "interval_needs_rounds": MIN_ROUNDS,
         "tie": TIE,
+    }
+
+
+def _asked(arm: Arm, plan: Plan) -> dict[str, Any]:
+    """What an arm's prompts ask for beside their texts; null for what greedy ones have no use for."""
+    sampled = "sampled" in plan.modes
+    generation = arm.settings.generation
+    return {
+        "max_new": generation["max_new"],
+        "temperature": generation["temperature"] if sampled else None,
+        "seed": arm.settings.seed if sampled else None,
     }
 
 
@@ -73,6 +83,7 @@ def _arm(arm: Arm, measurement: Measurement, baseline: Rounds | None, plan: Plan
         "environment": dict(arm.environment),
         "command": list(arm.command) if arm.command else None,
         "model": str(arm.settings.model),
+        **_asked(arm, plan),
         "settings": None if arm.command else describe(arm.settings),
         "about": runs[0].output.about.get("about", {}),
         "decode_tok_s": _spread([run.decode_rate() for run in runs]),
@@ -110,7 +121,8 @@ def speculation(runs: Sequence[Run]) -> dict[str, Any] | None:
             if place == len(places):
                 places.append([0, 0])
             places[place] = [places[place][0] + pair[0], places[place][1] + pair[1]]
-    tokens = sum(len(record["token_ids"]) for run in runs for record in run.output.records)
+    # Not those of records without rounds, which another program may leave out of some.
+    tokens = sum(len(record["token_ids"]) for run in runs for record in run.output.records if record["speculation"]["rounds"])
     return {
         "rounds": rounds,
         "drafted": drafted,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ class Table:
 
 def show(report: Report) -> None:
     """Prints the report."""
-    write_stdout("".join(f"{name}: {text}\n" for name, text in head(report)))
+    write_stdout("".join(f"{_line(name)}: {_line(text)}\n" for name, text in head(report)))
     for table in tables(report):
         write_stdout(f"\n{table.title}\n")
         write_table(table.header, table.rows)
@@ -34,7 +35,7 @@ def show(report: Report) -> None:
 
 def markdown(report: Report) -> str:
     """The report for a document."""
-    lines = [f"- {name}: " + (f"`{text}`" if name == "command" else _escaped(text)) for name, text in head(report)]
+    lines = [f"- {_escaped(name)}: " + (_code(text) if name == "command" else _escaped(text)) for name, text in head(report)]
     for table in tables(report):
         lines += ["", f"**{_escaped(table.title)}**", "", _row(table.header), _row(["---"] * len(table.header)), *map(_row, table.rows)]
         if table.note:
@@ -42,12 +43,23 @@ def markdown(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _line(text: str) -> str:
+    """The text on one line, as editors and readers of Markdown take lines."""
+    return " ".join(text.splitlines())
+
+
+def _code(text: str) -> str:
+    """The text as Markdown's code: between more backticks than stand in it together."""
+    fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
+    return f"{fence} {text} {fence}" if len(fence) > 1 else f"`{text}`"
+
+
 def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
 
 
 def _escaped(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split("\n")) if text != "---" else text
+    return _line(text.replace("|", "\\|"))
 
 
 def head(report: Report) -> list[tuple[str, str]]:
@@ -62,10 +74,13 @@ def head(report: Report) -> list[tuple[str, str]]:
     ]
     lines += [("model", f"{model['path']}, {model['bytes']} bytes, sha256 {model['sha256']}") for model in report["models"]]
     kinds = ", ".join(f"{kind} {count}" for kind, count in settings["prompts"].items())
-    sampled = "" if settings["temperature"] is None else f" (temperature {settings['temperature']:g}, seed {settings['seed']} and up)"
+    # What only some arms have stands in their lines.
+    sampled = "" if settings["temperature"] is None else f"temperature {settings['temperature']:g}"
+    sampled += "" if settings["seed"] is None else f"{', ' * bool(sampled)}seed {settings['seed']} and up"
+    sampled = f" ({sampled})" if sampled else ""
     depth = f" behind {settings['depth']} tokens of a document" if settings["depth"] else ""
-    tokens = "until the end" if settings["max_new"] == -1 else f"up to {settings['max_new']} tokens each"
-    lines.append(("prompts", f"{kinds}; {' and '.join(settings['modes'])}{sampled}; {tokens}{depth}"))
+    tokens = "" if settings["max_new"] is None else f"; {_tokens(settings['max_new'])}"
+    lines.append(("prompts", f"{kinds}; {' and '.join(settings['modes'])}{sampled}{tokens}{depth}"))
     cut = "" if rounds["complete"] == rounds["wanted"] else f" of the {rounds['wanted']} wanted: the run was cut short"
     lines.append(("rounds", f"{rounds['complete']}{cut}, each {' '.join(_sequence(report))}, a fresh process each time"))
     # What all arms say of themselves alike is said once.
@@ -79,8 +94,15 @@ def head(report: Report) -> list[tuple[str, str]]:
     for arm in report["arms"]:
         own = "".join(f"; {key} {value}" for key, value in arm["about"].items() if key not in common)
         options = "".join(f", {key} {value}" for key, value in (arm["settings"] or {}).items() if key not in alike)
-        lines.append((f"arm {arm['name']}", (arm["text"] or "as it is") + options + own))
+        asked = "" if settings["max_new"] == arm["max_new"] else f", {_tokens(arm['max_new'])}"
+        asked += "" if settings["temperature"] == arm["temperature"] else f", temperature {arm['temperature']:g}"
+        asked += "" if settings["seed"] == arm["seed"] else f", seed {arm['seed']} and up"
+        lines.append((f"arm {arm['name']}", (arm["text"] or "as it is") + asked + options + own))
     return lines + [("warning", notice) for notice in report["notices"]]
+
+
+def _tokens(limit: int) -> str:
+    return "until the end" if limit == -1 else f"up to {limit} tokens each"
 
 
 def _sequence(report: Report) -> list[str]:
@@ -105,7 +127,7 @@ def tables(report: Report) -> list[Table]:
 def _figure(value: float | None, digits: int = 4) -> str:
     if value is None:
         return "-"
-    return f"{value:.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
+    return f"{value:.0f}" if abs(value) >= 10**digits - 0.5 else f"{value:.{digits}g}"  # from where so many digits round up to one more
 
 
 def _speeds(arms: Sequence[Report]) -> Table:
@@ -184,12 +206,15 @@ def _differences(baseline: str, arm: Report) -> Table:
     texts = arm["beside"]["texts"]
     found = texts["differences"]
     rows = tuple(
-        (entry["id"], entry["mode"], str(entry["position"]), _quoted(entry["ours"]), _quoted(entry["theirs"])) for entry in found[:SHOWN_DIFFERENCES]
+        (entry["id"], entry["mode"], str(entry["position"]), _quoted(entry["ours"], entry["theirs"]), _quoted(entry["theirs"], entry["ours"]))
+        for entry in found[:SHOWN_DIFFERENCES]
     )
     left = len(found) - len(rows)
     title = f"Texts of {arm['name']} that differ from those of {baseline}"
     return Table(title, ("prompt", "mode", "from token", baseline, arm["name"]), rows, f"and {left} more, which --json has" if left else "")
 
 
-def _quoted(text: str) -> str:
-    return repr(text) if text else "(ends)"
+def _quoted(text: str | None, other: str | None) -> str:
+    if text is None:
+        return "(no text given)"
+    return f"(begins with) {text!r}" if other is None else repr(text) if text else "(ends)"

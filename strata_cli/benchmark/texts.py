@@ -19,14 +19,15 @@ Record = Mapping[str, Any]
 class Difference:
     """A prompt whose texts differ. position: of the first token that does. ours: the baseline's text from there on; theirs: the arm's.
 
-    The two begin with the word in which they part.
+    The two begin with the word in which they part. None for one that was not given, which a text beside it cannot part from: that one is shown
+    from its beginning.
     """
 
     id: str
     mode: str
     position: int
-    ours: str
-    theirs: str
+    ours: str | None
+    theirs: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,10 @@ def _difference(ours: Record, theirs: Record) -> Difference:
     both = zip(ours["token_ids"], theirs["token_ids"], strict=False)
     shorter = min(len(ours["token_ids"]), len(theirs["token_ids"]))
     position = next((index for index, (a, b) in enumerate(both) if a != b), shorter)
-    texts = [ours["text"] or "", theirs["text"] or ""]
+    given = [ours["text"], theirs["text"]]
+    if None in given:
+        return Difference(ours["id"], ours["mode"], position, *(None if text is None else text[:CONTINUATION] for text in given))
+    texts: list[str] = given
     start = next((index for index, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), min(map(len, texts)))
     lead = texts[0][max(0, start - _LEAD) : start]
     start -= len(lead) - (max(lead.rfind(blank) for blank in " \n") + 1)

@@ -1,18 +1,23 @@
-"""`cli`: run the command line in this process, on the stand-in engine and with nothing of the user's own settings."""
+"""`cli`: run the command line in this process, on the stand-in engine and with nothing of the user's own settings; `bench`: `strata bench` so."""
 
 from __future__ import annotations
 
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from strata_cli.benchmark import process
 from strata_cli.main import main
 from tests.strata_cli.fake_backend import DeviceInfo, Script, modules
+from tests.strata_cli.run_fake_bench import COMMAND
+
+ROOT = Path(__file__).parent.parent.parent
+WORDS = "one two three four five six seven eight nine ten eleven twelve"
 
 
 class _Stream(io.TextIOWrapper):
@@ -93,3 +98,18 @@ def cli(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cli]:
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.setenv(name, str(tmp_path / "cache"))
     yield Cli(monkeypatch, tmp_path)
+
+
+Bench = Callable[..., Outcome]
+
+
+@pytest.fixture
+def bench(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """`strata bench` with the stand-in engine, a model file that exists, one prompt and one round, if nothing else is said."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(process, "STRATA", COMMAND)
+
+    def run(*args: str, prompt: tuple[str, ...] = ("--prompt", WORDS), rounds: str = "1", env: dict[str, str] | None = None) -> Outcome:
+        return cli("bench", "-m", cli.model, "--rounds", rounds, *prompt, *args, env=env)
+
+    return run

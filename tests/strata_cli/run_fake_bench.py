@@ -37,6 +37,7 @@ class Engine(fake_backend.Engine):
     def __init__(self) -> None:
         super().__init__()
         self.tokenizer: Any = Tokenizer()
+        self.ctx: int | None = None
 
     @classmethod
     def open(cls, model: Any, config: Any, progress: Any = None, first: Any = None) -> Engine:
@@ -46,7 +47,9 @@ class Engine(fake_backend.Engine):
             cls.script.notices = ["running on NumPy, slowly"]
         print("a driver's noise", flush=True)
         os.write(1, b"and more of it\n")
-        return cls()
+        engine = cls()
+        engine.ctx = config.ctx
+        return engine
 
     def wait_wide(self) -> None:
         pass
@@ -54,7 +57,7 @@ class Engine(fake_backend.Engine):
     def context_for(self, prompt_tokens: int, max_new: int) -> int:
         if FAKE == "small":
             raise BadValue(f"the prompt has {prompt_tokens} tokens, the context is 2")
-        return 4096
+        return self.ctx or max(4096, prompt_tokens + max_new)
 
     def sequence(self, ctx: int) -> None:
         pass

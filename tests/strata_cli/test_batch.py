@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +18,7 @@ from backends.config import Speculation
 from backends.errors import BadValue, DeviceError, ModelError, StrataError
 from strata_cli.batch_input import request_seed
 from strata_cli.batch_progress import BatchProgress
-from tests.strata_cli.conftest import Cli, Outcome
+from tests.strata_cli.conftest import ROOT, Cli, Outcome
 
 GOOD = [{"id": "a", "prompt": "one two"}, {"id": 2, "prompt": "three"}, {"id": "c", "messages": [{"role": "user", "content": "four"}]}]
 links = pytest.mark.skipif(sys.platform == "win32", reason="needs links")
@@ -174,6 +176,22 @@ def test_a_full_device(cli: Cli, tmp_path: Path, out: str) -> None:
     outcome = run(cli, GOOD, out=out)
     assert outcome.code == 1
     assert outcome.error == f"cannot write to {tmp_path / out}: No space left on device; 0 of 3 requests are finished"
+
+
+@links
+@pytest.mark.skipif(not Path("/dev/stdout").exists() or not shutil.which("bash"), reason="needs /dev/stdout and bash")
+@pytest.mark.parametrize("out", ["/dev/stdout", "/dev/fd/1", "{folder}/link", ">(cat)", "{folder}/pipe"])
+def test_a_pipe_by_any_name(cli: Cli, tmp_path: Path, out: str) -> None:
+    """The results go there, without a manifest."""
+    source = write_requests(tmp_path / "in.jsonl", GOOD)
+    (tmp_path / "link").symlink_to("/dev/stdout")
+    os.mkfifo(tmp_path / "pipe")
+    reader = f"cat {tmp_path}/pipe & " if "pipe" in out else ""
+    command = f"{reader}{sys.executable} -m tests.strata_cli.run_fake batch -m {cli.model} {source} -o {out.format(folder=tmp_path)} | cat; wait"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, cwd=ROOT)
+    assert "3 requests, 0 errors" in done.stderr and done.stderr.count("\n") == 1
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["a", 2, "c"]
+    assert not list(tmp_path.glob("*manifest*"))
 
 
 def test_a_device_that_fails_ends_the_run(cli: Cli, tmp_path: Path) -> None:

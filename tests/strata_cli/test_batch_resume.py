@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from backends.errors import BadValue
 from strata_cli.batch_input import request_seed
 from strata_cli.batch_manifest import model_identity
+from strata_cli.batch_output import ResultFile, open_results
 from tests.strata_cli.conftest import Cli
 from tests.strata_cli.test_batch import GOOD, records, run, write_requests
 from tests.tiny import write_tiny_llama
@@ -175,6 +177,91 @@ def test_files_that_are_something_else(cli: Cli, tmp_path: Path) -> None:
         assert out.read_text(encoding="utf-8") == line + "\n" + line
 
 
+TORN = [b"{", b'{"id"', b'{"id": 3', b'{"id": 3, "text": "so', b"\0" * 4096, b'{"id": "b\0\0\0', b'{"i\0\0']
+FOREIGN = [b"my only copy of something else", b"x", b'{"ID": 3', b"{'id': 3", b"\0x", b"\0{"]
+
+
+@pytest.mark.parametrize(("content", "torn"), [*((content, True) for content in TORN), *((content, False) for content in FOREIGN)])
+@pytest.mark.parametrize("before", [0, 1])
+def test_only_a_torn_result_is_cut_off(cli: Cli, tmp_path: Path, content: bytes, torn: bool, before: int) -> None:
+    """The beginning of a result, or the zeros that a file system may leave of one; whatever else ends without a newline is somebody's."""
+    out = tmp_path / "out.jsonl"
+    run(cli, GOOD)
+    whole = out.read_bytes()
+    first = b"".join(whole.splitlines(keepends=True)[:before])
+    out.write_bytes(first + content)
+    outcome = run(cli, GOOD)
+    if torn:
+        assert (outcome.code, out.read_bytes()) == (0, whole)
+    else:
+        assert outcome.code == 2 and f"line {before + 1} is no result of a batch; the file stays as it is" in outcome.error
+        assert out.read_bytes() == first + content
+
+
+@pytest.mark.parametrize(("change", "says"), [({"new_option": [1]}, "new_option: [1] -> (none)"), ({"top_k": ...}, "--top-k: (none) -> 40")])
+def test_a_manifest_of_another_version_is_refused(cli: Cli, tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    """With what differs, also where this version does not know it or did not write it."""
+    out = tmp_path / "out.jsonl"
+    run(cli, GOOD)
+    found = _manifest(out)
+    options = {name: value for name, value in (found["options"] | change).items() if value is not ...}
+    Path(f"{out}.manifest.json").write_text(json.dumps(found | {"options": options}), encoding="utf-8")
+    outcome = run(cli, GOOD)
+    assert outcome.code == 2 and f"was begun with other settings: {says}; " in outcome.error
+
+
+def test_ctrl_c_at_any_moment_counts_what_is_there(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between a result and its count; while the model is hashed, with results of before and without."""
+    out = tmp_path / "out.jsonl"
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    def says(count: int) -> tuple[int, str]:
+        return 130, f"interrupted: {count} of 3 requests are finished in {out}; the same command goes on from there\n"
+
+    for target, count in (
+        ("strata_cli.batch_manifest.model_identity", 0),
+        ("strata_cli.batch_progress.BatchProgress.finish_request", 1),
+        ("strata_cli.batch_manifest.model_identity", 1),
+        ("strata_cli.batch_output.ResultFile.resume", 1),
+        ("strata_cli.batch_progress.BatchProgress.finish_request", 2),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(target, interrupt)
+            outcome = run(cli, GOOD, "-q")
+        assert (outcome.code, outcome.err) == says(count)
+    with monkeypatch.context() as patch:
+        out.write_bytes(out.read_bytes()[:-1])  # all of a result but its newline
+        patch.setattr("strata_cli.batch_manifest.model_identity", interrupt)
+        outcome = run(cli, GOOD, "-q")
+        assert (outcome.code, outcome.err) == says(2)
+    assert run(cli, GOOD).code == 0 and len(records(out)) == 3
+
+
+@posix
+def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One batch opens OUT, the other, which came to nothing, removes it, and only then the first one locks."""
+    out = str(tmp_path / "out.jsonl")
+    nothing = open_results(out, "in.jsonl")
+    lock = ResultFile._lock
+
+    def late(self: ResultFile) -> None:
+        nothing.close()
+        monkeypatch.setattr(ResultFile, "_lock", lock)
+        lock(self)
+
+    monkeypatch.setattr(ResultFile, "_lock", late)
+    results = open_results(out, "in.jsonl")
+    assert isinstance(results, ResultFile)
+    with pytest.raises(BadValue, match="another batch is writing to it"):
+        open_results(out, "in.jsonl")
+    results.resume()
+    results.write({"id": 1, "text": "x"})
+    results.close()
+    assert records(out) == [{"id": 1, "text": "x"}]
+
+
 def test_without_results_it_starts_anew(cli: Cli, tmp_path: Path) -> None:
     """Removing OUT is how one starts over, with the manifest still there."""
     out = tmp_path / "out.jsonl"
@@ -183,6 +270,20 @@ def test_without_results_it_starts_anew(cli: Cli, tmp_path: Path) -> None:
     assert run(cli, GOOD[:1], "-n", "3").code == 0
     assert [record["id"] for record in records(out)] == ["a"]
     assert _manifest(out)["options"]["max_new"] == 3
+
+
+def test_what_a_new_start_draws(cli: Cli, tmp_path: Path) -> None:
+    """Without OUT the seed stays, without the manifest too another one is drawn."""
+    out = tmp_path / "out.jsonl"
+    run(cli, GOOD)
+    seed = _manifest(out)["seed"]
+    out.unlink()
+    run(cli, GOOD)
+    assert _manifest(out)["seed"] == seed
+    out.unlink()
+    Path(f"{out}.manifest.json").unlink()
+    run(cli, GOOD)
+    assert _manifest(out)["seed"] != seed
 
 
 @posix

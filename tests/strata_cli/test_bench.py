@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +19,10 @@ from strata_cli.benchmark import process
 from strata_cli.benchmark.plot import draw
 from strata_cli.benchmark.prompts import KINDS, SETS, collect
 from strata_cli.benchmark.tables import markdown
-from tests.strata_cli.conftest import Cli, Outcome
+from tests.strata_cli.conftest import ROOT, WORDS, Bench, Cli, Outcome
 from tests.strata_cli.run_fake_bench import COMMAND
 
-ROOT = Path(__file__).parent.parent.parent
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-WORDS = "one two three four five six seven eight nine ten eleven twelve"
-Bench = Callable[..., Outcome]
-
-
-@pytest.fixture
-def bench(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """`strata bench` with the stand-in engine, a model file that exists, one prompt and one round, if nothing else is said."""
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(process, "STRATA", COMMAND)
-
-    def run(*args: str, prompt: tuple[str, ...] = ("--prompt", WORDS), rounds: str = "1", env: dict[str, str] | None = None) -> Outcome:
-        return cli("bench", "-m", cli.model, "--rounds", rounds, *prompt, *args, env=env)
-
-    yield run
 
 
 def report(outcome: Outcome) -> dict[str, Any]:
@@ -47,10 +31,10 @@ def report(outcome: Outcome) -> dict[str, Any]:
     return found
 
 
-def program(folder: Path, body: str) -> str:
+def program(folder: Path, *body: str) -> str:
     """A command that runs `body` with the job as `job`."""
     path = folder / "program.py"
-    path.write_text("import json, os, sys, time\njob = json.load(sys.stdin)\n" + textwrap.dedent(body), encoding="utf-8")
+    path.write_text("import json, os, sys, time\njob = json.load(sys.stdin)\n" + "".join(map(textwrap.dedent, body)), encoding="utf-8")
     return f"!{sys.executable} {path}"
 
 
@@ -321,7 +305,7 @@ def test_what_an_arm_says_beats_what_all_are_told(bench: Bench) -> None:
     found = report(bench("-n", "9", *arms, "--json", "--greedy", env={"STRATA_MAX_NEW": "8", "STRATA_NO_SUCH": "1"}))
     lengths = {run["arm"]: len(run["prompts"][0]["token_ids"]) for run in found["runs"]}
     assert lengths == {"base": 9, "variable": 10, "flag": 11, "both": 11}
-    assert found["settings"]["max_new"] == 9
+    assert found["settings"]["max_new"] is None and [arm["max_new"] for arm in found["arms"]] == [9, 10, 11, 11]
     assert [arm["beside"]["texts"]["differences"][0]["position"] for arm in found["arms"][1:]] == [9, 9, 9]
 
 
