@@ -16,6 +16,7 @@ KERNEL void slop_parts(GLOBAL const int *control, GLOBAL const int *rows, GLOBAL
            biases + s * biases_per_slot, history + (size_t)s * history_stride, counts + (size_t)r * stride);
     SlopAmounts amounts;
     slop_row_amounts(rows, r, slots, masks, n_vocab, &amounts);
+    if (amounts.guard || !amounts.on) continue;  // the hold asks for no sums
     for (int part = begin; part < end; part++)
       slop_part(logit, masks, part * SLOP_PART, min((part + 1) * SLOP_PART, n_vocab), amounts, slot,
                 parts + (r * n_parts + part) * SLOP_PART_INTS, values, ids);
@@ -32,6 +33,7 @@ KERNEL void slop_draft(GLOBAL const int *head_control, GLOBAL const int *rows, G
   GLOBAL const int *slot = slots + rows[ROW_SLOT] * SLOT_INTS;
   SlopAmounts amounts;
   slop_row_amounts(rows, step, slots, masks, n_vocab, &amounts);
+  if (amounts.guard || !amounts.on) return;
   for (int part = group_id(); part * SLOP_PART < n_ids; part += num_groups())
     slop_part(logit, head_masks, part * SLOP_PART, min((part + 1) * SLOP_PART, n_ids), amounts, slot, parts + part * SLOP_PART_INTS, values, ids);
 }
