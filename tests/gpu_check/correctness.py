@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.gpu_check.child import GRACE_S, ROOT
+from tests.gpu_check.child import GRACE_S, run_limited
 
 # What is wrong at the bottom shows first: what the kernels compute with, then single kernels, then whole models.
 SECTIONS = {
@@ -34,18 +34,19 @@ def check(section: str, tests: Sequence[str], device: str, seconds: float, quick
         command = [sys.executable, "-m", "pytest", "-q", *options, "--device", device, *(["-k", QUICK] if quick else []), *tests]
         died = ""
         try:
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds + GRACE_S)
-            said = done.stdout + done.stderr
-            if done.returncode not in (0, 1, 2):  # 2: stopped for want of time
-                died = f"pytest ended with code {done.returncode}"
+            done = run_limited(command, seconds + GRACE_S)
+            code, said = done.returncode, done.stdout + done.stderr
         except subprocess.TimeoutExpired:
-            died, said = f"no answer within {seconds + GRACE_S:.0f} s", ""
+            died, code, said = f"no answer within {seconds + GRACE_S:.0f} s", 0, ""
         lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
     tests_run = [line for line in lines if "test" in line]
     unrun = sum(line.get("unrun", 0) for line in lines)
+    failures = [{"test": line["test"], "why": line["why"]} for line in tests_run if line["outcome"] == "failed"]
+    # 1: some failed; 2: it was interrupted, by its own clock or else by a file that it could not import.
+    if not died and not (code == 0 or (code in (1, 2) and failures) or (code == 2 and lines and lines[-1].get("stopped"))):
+        died = f"pytest ended with code {code}"
     if not died and (not lines or "unrun" not in lines[-1] or (not tests_run and not unrun)):
         died = "pytest ran no tests"
-    failures = [{"test": line["test"], "why": line["why"]} for line in tests_run if line["outcome"] == "failed"]
     if died:
         last = f"; last before it: {tests_run[-1]['test']}" if tests_run else ""
         words = [line for line in said.splitlines() if line.strip()]

@@ -78,7 +78,9 @@ def test_a_model_that_does_not_fit_is_skipped(place: dict[str, Any], cache_dir: 
 def test_what_there_is_no_time_for_is_named(place: dict[str, Any], cache_dir: str) -> None:
     found = measure("tiny", DecodeConfig(cache_dir=cache_dir, **place), "Q4_0", 0, True, False)
     assert found["left_out"] == ["decode", *(f"window {rows}" for rows in (1, 2, 4, 8)), "host", "profile", "prefill"]
-    finished = report.finished({"devices": [reported(found)], "asked": {"checks": False}, "about": {}, "took_s": 1.0, "limit_s": 2.0})
+    finished = report.finished(
+        {"devices": [reported(found)], "asked": {"checks": False, "sections": []}, "unlisted": [], "about": {}, "took_s": 1.0, "limit_s": 2.0}
+    )
     report.show(finished)  # what is missing is shown as missing
 
 
