@@ -32,7 +32,7 @@ class DeviceInfo:
 def list_devices(cache_dir: str | None = None) -> list[DeviceInfo]:
     """All devices, the default first among those that can run a model."""
     from backends.numpy_device import NumpyDevice  # noqa: PLC0415  numpy takes a tenth of a second to import
-    from backends.opencl import fast_dot  # noqa: PLC0415
+    from backends.opencl import fast_dot, unusable  # noqa: PLC0415
     from backends.probe import DOT_NAMES  # noqa: PLC0415
     from backends.program_cache import ProgramCache  # noqa: PLC0415
 
@@ -40,7 +40,10 @@ def list_devices(cache_dir: str | None = None) -> list[DeviceInfo]:
     for name, device in _opencl_devices():
         runs = name.startswith("cpu")
         details = {"kernels": "CPU shape, 16 lanes"} if runs else {"kernels": "GPU shape, which no GPU has run yet: --device names it"}
-        details["fast dot"] = DOT_NAMES[fast_dot(name, device, not runs, ProgramCache(cache_dir))]
+        dot = fast_dot(name, device, not runs, ProgramCache(cache_dir))
+        details["fast dot"] = DOT_NAMES[dot]
+        if reason := unusable(name, device, dot, ProgramCache(cache_dir)):
+            details["cannot run a model"] = reason
         if runs:
             from backends.command_buffer import supports_command_buffer  # noqa: PLC0415
 
