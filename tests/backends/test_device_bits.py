@@ -16,10 +16,8 @@ from backends import reference_math
 from backends.config import DecodeConfig
 from backends.device import Device, KernelSpec, Launch
 from backends.devices import open_device
-from backends.opencl import OpenCLDevice
 from tests.backends.test_math import BOUNDS, EDGES, arguments, bits, fma_cases
 from tests.backends.test_philox import WORDS
-from tests.device_choice import has_cpu_runtime
 
 PLACES = {"opencl": {"backend": "opencl", "kernel_shape": "gpu"}}  # in CPU shape: test_math.py, test_philox.py
 TEXT = (Path(__file__).parent / "device_bits").as_posix()  # an absolute name stands for itself in the kernels' folder
@@ -34,6 +32,10 @@ def device(place: dict[str, Any], cache_dir: str) -> Device:
 
 @pytest.fixture(scope="module")
 def inputs() -> NDArray[np.float32]:
+    return numbers()
+
+
+def numbers() -> NDArray[np.float32]:
     """Edges with both signs, any bit pattern, ordinary sizes."""
     rng = np.random.default_rng(1)
     anything = rng.integers(0, 1 << 32, COUNT // 2, dtype=np.uint32).view(np.float32)
@@ -76,21 +78,6 @@ def test_fma(device: Device, inputs: NDArray[np.float32]) -> None:
         same = comparable(device, *args, expected)
         assert same.mean() > 0.5
         np.testing.assert_array_equal(bits(run(device, "fma", args, expected))[same], bits(expected)[same])
-
-
-def test_a_device_that_flushes_subnormals(inputs: NDArray[np.float32], cache_dir: str) -> None:
-    """Is held to everything else: the CPU runtime, told to flush. That it does shows where it is held to subnormals too."""
-    if not has_cpu_runtime():
-        pytest.skip("there is no CPU runtime to flush")
-    device = open_device(DecodeConfig(backend="opencl", kernel_shape="gpu", cache_dir=cache_dir), [])
-    assert isinstance(device, OpenCLDevice) and device.subnormals
-    device._standard = [*device._standard, "-cl-denorms-are-zero"]
-    with pytest.raises(AssertionError):
-        test_fma(device, inputs)
-    device.subnormals = False
-    test_fma(device, inputs)
-    for name in BOUNDS:
-        test_math(device, name, inputs)
 
 
 def test_nothing_is_contracted(device: Device, inputs: NDArray[np.float32]) -> None:

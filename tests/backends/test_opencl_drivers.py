@@ -17,6 +17,9 @@ from backends.devices import open_device
 from backends.errors import DeviceError, OutOfMemory
 from backends.memory import Need, check_room
 from backends.opencl import OpenCLDevice, device_line, opencl_devices
+from tests.backends import test_device_bits
+from tests.backends.test_device_bits import numbers
+from tests.backends.test_math import BOUNDS
 from tests.gpu_check.weights import TEXT
 
 GPU = 4  # CL_DEVICE_TYPE_GPU
@@ -162,6 +165,19 @@ def test_flushed_subnormals_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not OpenCLDevice(name, flushing, "portable", None, notices).subnormals
     assert notices == [f"device {name} flushes float32 subnormals to zero: its results may differ from other devices' in their last bits"]
     assert OpenCLDevice(name, device, "portable", None, notices).subnormals and len(notices) == 1
+
+
+def test_a_device_that_flushes_subnormals(cache_dir: str) -> None:
+    """Is held to everything else: the CPU runtime, told to flush. That it does shows where it is held to subnormals too."""
+    device, inputs = open_device(DecodeConfig(backend="opencl", kernel_shape="gpu", cache_dir=cache_dir), []), numbers()
+    assert isinstance(device, OpenCLDevice) and device.subnormals
+    device._standard = [*device._standard, "-cl-denorms-are-zero"]
+    with pytest.raises(AssertionError):
+        test_device_bits.test_fma(device, inputs)
+    device.subnormals = False
+    test_device_bits.test_fma(device, inputs)
+    for name in BOUNDS:
+        test_device_bits.test_math(device, name, inputs)
 
 
 def copying(device: OpenCLDevice, style: str) -> tuple[Replay, Any, Any]:

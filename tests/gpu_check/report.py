@@ -123,7 +123,8 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
     if failed:
         yield f"gpu-check: {len(failed)} FAILED, {passed} passed. {took}{rehearsal}"
     elif report["unchecked"]:
-        more = "" if report["unlisted"] else " --device NAME for one device, or a larger --time-limit, gives each more time."
+        alone = "--device NAME, or " if len(report["devices"]) > 1 else ""
+        more = f" More time: {alone}a larger --time-limit." if any(device["left_out"] for device in report["devices"]) else ""
         yield f"gpu-check: INCOMPLETE: {passed or 'none'} passed, none failed, not all was checked. {took}{more}{rehearsal}"
     elif not report["asked"]["checks"]:
         yield f"gpu-check: speed only, nothing was checked. {took}{rehearsal}"
