@@ -13,7 +13,7 @@ import pytest
 import backends.command_buffer
 from backends.config import DecodeConfig
 from backends.device import KernelSpec, Launch, Memory, Replay
-from backends.devices import open_device
+from backends.devices import list_devices, open_device
 from backends.errors import DeviceError, OutOfMemory
 from backends.memory import Need, check_room
 from backends.opencl import OpenCLDevice, device_line, opencl_devices
@@ -150,6 +150,14 @@ def test_a_tenth_is_kept_back_where_nobody_says_what_is_free(gpu: OpenCLDevice, 
             with pytest.raises(OutOfMemory, match=r"it has 900 MiB, a tenth of them kept back; --ctx \d+ fits") as raised:
                 check_room(gpu, need, loaded)
             assert int(str(raised.value).rpartition("--ctx ")[2].split()[0]) <= (810 - 750) * 4096 // 100
+
+
+def test_a_gpu_that_cannot_be_used_is_listed_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backends.opencl.opencl_devices", lambda: [("gpu/0", Card(opencl_devices()[0][1], extensions=""))])
+    monkeypatch.setattr("backends.devices._gpu_infos", list)
+    for reason in ("it fuses", ""):
+        monkeypatch.setattr("backends.opencl.unusable", lambda *args, reason=reason: reason)
+        assert list_devices()[0].details.get("cannot run a model", "") == reason
 
 
 def test_flushed_subnormals_are_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,9 @@ SECTIONS = {
 QUICK = "not q4_0 and not q8_0 and not f32"  # of the tiny models, Q4_1 alone
 
 
-def check(section: str, tests: Sequence[str], device: str, seconds: float, quick: bool) -> dict[str, Any]:
-    """Runs the section's tests on a device. Counts by outcome, "failures" (test and why), "unrun" tests for which there was no time.
+def check(section: str, tests: Sequence[str], device: str, seconds: float, quick: bool, done: Sequence[str] = ()) -> dict[str, Any]:
+    """Runs the section's tests on a device, but those done before. Counts by outcome, "failures" (test and why), "unrun" tests for which there
+    was no time, "ran": the names of those that ran.
 
     A process that dies or hangs is a failure too: a device that takes it down has not passed.
     """
@@ -31,6 +32,9 @@ def check(section: str, tests: Sequence[str], device: str, seconds: float, quick
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         options = ["-p", "tests.gpu_check.pytest_log", "-p", "no:cacheprovider", "--log-to", str(log), "--stop-after", str(seconds)]
+        if done:
+            (Path(folder) / "done").write_text(json.dumps(list(done)), encoding="utf-8")
+            options += ["--done", str(Path(folder) / "done")]
         command = [sys.executable, "-m", "pytest", "-q", *options, "--device", device, *(["-k", QUICK] if quick else []), *tests]
         died = ""
         try:
@@ -54,4 +58,11 @@ def check(section: str, tests: Sequence[str], device: str, seconds: float, quick
     counts = {outcome: sum(line["outcome"] == outcome for line in tests_run) for outcome in ("passed", "skipped")}
     skips = sorted({line["why"] for line in tests_run if line["outcome"] == "skipped"})
     took = time.monotonic() - begun
-    return {"section": section, **counts, "failed": len(failures), "failures": failures, "skips": skips, "unrun": unrun, "seconds": took}
+    found = {"section": section, **counts, "failed": len(failures), "failures": failures, "skips": skips, "unrun": unrun, "seconds": took}
+    return found | {"ran": [line["test"] for line in tests_run]}
+
+
+def joined(first: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """A section's outcome from that of its tests and of those that ran later."""
+    added = {key: first[key] + more[key] for key in ("passed", "skipped", "failed", "failures", "seconds", "ran")}
+    return {**first, **added, "skips": sorted({*first["skips"], *more["skips"]}), "unrun": more["unrun"]}

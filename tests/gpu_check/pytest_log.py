@@ -1,6 +1,6 @@
 """A pytest plugin: what became of each test, a line of JSON each as it ends, and an end in time.
 
-    python -m pytest -p tests.gpu_check.pytest_log --log-to FILE --stop-after SECONDS ...
+    python -m pytest -p tests.gpu_check.pytest_log --log-to FILE --stop-after SECONDS [--done FILE: tests that ran before, a JSON list] ...
 
 A line has "test", "outcome" (passed, failed, skipped) and "why"; a file that cannot be imported, or skips itself, is a test of its name. A
 last line has "unrun": tests that did not run, and "stopped": whether that was for want of time.
@@ -19,11 +19,17 @@ import pytest
 class Log:
     """Writes the lines."""
 
-    def __init__(self, path: Path, seconds: float) -> None:
+    def __init__(self, path: Path, seconds: float, done: frozenset[str]) -> None:
+        self._done = done
         self._file = path.open("a", encoding="utf-8")
         self._end = time.monotonic() + seconds
         self._left, self._stopped = 0, False
         self._session: pytest.Session | None = None
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        done = [item for item in items if item.nodeid in self._done]
+        items[:] = [item for item in items if item.nodeid not in self._done]
+        config.hook.pytest_deselected(items=done)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._session, self._left = session, len(session.items)
@@ -65,7 +71,10 @@ class Log:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--log-to", metavar="FILE")
     parser.addoption("--stop-after", metavar="SECONDS", type=float)
+    parser.addoption("--done", metavar="FILE", type=Path)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Log(Path(config.getoption("--log-to")), config.getoption("--stop-after")))
+    file: Path | None = config.getoption("--done")
+    done = frozenset(json.loads(file.read_text(encoding="utf-8")) if file else ())
+    config.pluginmanager.register(Log(Path(config.getoption("--log-to")), config.getoption("--stop-after"), done))

@@ -102,7 +102,7 @@ def test_a_card_that_only_opencl_sees(monkeypatch: pytest.MonkeyPatch, tmp_path:
     use_list(monkeypatch, CPU, NUMPY, DeviceInfo("gpu/0", "opencl", "Card", "", 2, 1, False), trouble=("CuPy finds no compiler; get one",))
     passed = {"passed": 3, "failed": 0, "failures": [], "skips": [], "skipped": 0, "unrun": 0, "seconds": 1.0}
     monkeypatch.setattr(child, "ask", lambda job, seconds: child.answer(job) if job["task"] == "list" else {"line": "x"})
-    monkeypatch.setattr(correctness, "check", lambda section, *args: {"section": section, **passed})
+    monkeypatch.setattr(correctness, "check", lambda section, *args: {"section": section, **passed, "ran": []})
     file = tmp_path / "found.json"
     assert main(["--only", "checks", "--json", str(file)]) == 3
     out, err = capsys.readouterr()
@@ -210,6 +210,25 @@ def test_tests_stop_in_time(tmp_path: Path) -> None:
     assert (found["passed"], found["failed"], found["unrun"]) == (1, 0, 2)
 
 
+@pytest.mark.parametrize("failed", [False, True])
+def test_what_one_section_leaves_of_its_time_another_gets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failed: bool) -> None:
+    """For the tests that it had no time for, and no other; not where it has failed by then."""
+    tests = written(tmp_path, f"def test_a(): assert {not failed}\ndef test_b(): pass\ndef test_c(): pass\n")
+    sections(monkeypatch, math=tests, kernels=(f"{tests[0]}::test_b", tests[1]))
+    check, said = correctness.check, list[str]()
+
+    def hurried(section: str, tests: Any, device: str, seconds: float, quick: bool, *done: Any) -> dict[str, Any]:
+        return check(section, tests, device, 0.0 if section == "math" and not done else seconds, quick, *done)
+
+    monkeypatch.setattr(correctness, "check", hurried)
+    report: dict[str, Any] = {"name": "cpu", "checks": [], "left_out": []}
+    plan._checks(report, plan.Job(), plan.Clock(120.0), said.append)
+    first, second = report["checks"]
+    assert (first["passed"], first["failed"], first["unrun"], second["passed"]) == ((0, 1, 2, 1) if failed else (3, 0, 0, 1))
+    assert said == ["cpu: math", "cpu: kernels", *([] if failed else ["cpu: math, the rest"])]
+    assert report["left_out"] == (["checks: 2 tests of math"] if failed else []) and "ran" not in first
+
+
 def test_a_process_that_hangs_has_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(correctness, "GRACE_S", 3.0)
     found = correctness.check("kernels", written(tmp_path, "import time\ndef test_a(): time.sleep(60)\n"), "cpu", 0.1, False)
@@ -239,7 +258,7 @@ def test_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def check(section: str, tests: Any, device: str, seconds: float, quick: bool) -> dict[str, Any]:
         asked.append((section, seconds))
         now[0] += seconds
-        return {"section": section, "passed": 2, "failed": 0, "unrun": 3}
+        return {"section": section, "passed": 2, "failed": 0, "unrun": 3, "ran": []}
 
     asked: list[tuple[str, float]] = []
     monkeypatch.setattr(child, "ask", ask)
@@ -248,8 +267,8 @@ def test_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = plan.run(places, plan.Job(models=("1B", "8B")), plan.Clock(42), lambda line: None)
     assert asked[0][0] == "math" and asked[0][1] == pytest.approx(21 * 0.6 / 3) and now[0] <= 42
     assert first["left_out"] == [
-        *(f"checks: 3 tests of {section}" for section, _ in asked[: len(first["checks"])]),
         *(f"checks: {section}" for section in list(correctness.SECTIONS)[len(first["checks"]) :]),
+        *(f"checks: 3 tests of {section}" for section, _ in asked[: len(first["checks"])]),
         *(f"speed: {model}" for model in ("1B", "8B") if model not in [m["model"] for m in first["speed"]]),
         *(f"speed of {m['model']}: prefill" for m in first["speed"]),
     ]
