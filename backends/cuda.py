@@ -29,10 +29,17 @@ BYTE_DOT_FROM = 61  # compute capability with dp4a
 # AMD's signed byte dot product; from gfx11 on there is one of unsigned by signed bytes. The compiler has the last word (prelude_cuda.h).
 SDOT4_ON = {"gfx906", "gfx908", "gfx90a", "gfx940", "gfx941", "gfx942", "gfx950", "gfx1011", "gfx1012", *(f"gfx103{i}" for i in range(7))}
 SUDOT4_ON = ("gfx11", "gfx12")
-CUDA_13_FROM = 75  # compute capability below which CUDA 13 compiles nothing
-# A fused multiply-add is only what the text calls fma; nothing is flushed; every division and root is rounded correctly.
+# Compute capabilities that NVRTC compiles for, by its version: for a CuPy whose binding does not ask it.
+COMPILES_FOR = {
+    (12, 0): (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90),
+    (12, 8): (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 120),
+    (12, 9): (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 120, 121),
+    (13, 0): (75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121),
+}
+# A fused multiply-add is only what the text calls fma; nothing is flushed; every division and root is rounded correctly. hiprtc's own headers
+# are written for its default, C++17.
 NVRTC_OPTIONS = ("--std=c++14", "-DLANES=1", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
-HIPRTC_OPTIONS = ("-std=c++14", "-DLANES=1", "-ffp-contract=off", "-fno-fast-math")
+HIPRTC_OPTIONS = ("-std=c++17", "-DLANES=1", "-ffp-contract=off", "-fno-fast-math")
 
 
 def load_cupy() -> Any:
@@ -40,7 +47,7 @@ def load_cupy() -> Any:
     try:
         return importlib.import_module("cupy")  # slow, and not part of a plain install
     except ImportError as error:
-        raise DeviceError(f"CuPy cannot be imported ({_first_line(error)}); {cupy_hint()}") from error
+        raise DeviceError(f"CuPy cannot be imported ({_import_reason(error)}); {cupy_hint()}") from error
 
 
 def cuda_devices(cupy: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -51,6 +58,33 @@ def cuda_devices(cupy: Any) -> list[tuple[str, dict[str, Any]]]:
         return [(f"{api}/{i}", runtime.getDeviceProperties(i)) for i in range(runtime.getDeviceCount())]
     except RuntimeError as error:
         raise DeviceError(f"CuPy finds no {api.upper()} driver ({error}); {cupy_hint()}") from error
+
+
+def unusable(cupy: Any, properties: dict[str, Any]) -> str:
+    """Why the compiler makes no code for the card, with what would; empty where it does. Raises DeviceError where there is no compiler."""
+    if cupy.cuda.runtime.is_hip:
+        return ""
+    version, capability = compiler_version(cupy), 10 * properties["major"] + properties["minor"]
+    if any(known <= capability for known in compiles_for(cupy)):
+        return ""
+    return f"{model_name(properties)} is older than CUDA {version[0]} knows; {wheel_for(capability)}"
+
+
+def compiler_version(cupy: Any) -> tuple[int, ...]:
+    """NVRTC's, or hiprtc's. Raises DeviceError where CuPy finds none: a wheel without [ctk], and no CUDA toolkit."""
+    try:
+        return tuple(cupy.cuda.nvrtc.getVersion())
+    except (RuntimeError, ImportError, OSError) as error:
+        raise DeviceError(f"CuPy finds no compiler ({_first_line(error)}); {cupy_hint()}") from error
+
+
+def compiles_for(cupy: Any) -> tuple[int, ...]:
+    """The compute capabilities that NVRTC makes machine code for, in order."""
+    try:
+        return tuple(sorted(cupy.cuda.nvrtc.getSupportedArchs()))
+    except (AttributeError, RuntimeError):  # RuntimeError: it is there, and its library too old for it
+        version = compiler_version(cupy)
+        return COMPILES_FOR[max((known for known in COMPILES_FOR if known <= version), default=min(COMPILES_FOR))]
 
 
 def model_name(properties: dict[str, Any]) -> str:
@@ -75,7 +109,7 @@ def byte_dot(architecture: str) -> str:
 
 def driver_line(cupy: Any) -> str:
     """The driver's and the compiler's versions."""
-    runtime, compiler = cupy.cuda.runtime, ".".join(map(str, cupy.cuda.nvrtc.getVersion()))
+    runtime, compiler = cupy.cuda.runtime, ".".join(map(str, compiler_version(cupy)))
     version = runtime.driverGetVersion()
     if runtime.is_hip:
         return f"HIP {version}, hiprtc {compiler}"
@@ -158,17 +192,15 @@ class CudaDevice(Device):
         self._building: dict[tuple[Any, ...], threading.Lock] = {}
         self._lock = threading.Lock()
         try:
-            self._nvrtc_version: tuple[int, ...] = tuple(cupy.cuda.nvrtc.getVersion())
+            reason = unusable(cupy, properties)
             self.line = f"{self.api} {name}: {model_name(properties)} ({self.units} units, {self._architecture}, {driver_line(cupy)})"
             self._device = cupy.cuda.Device(int(name.rpartition("/")[2]))
             with self._device:
                 self._stream = cupy.cuda.Stream(non_blocking=True)
         except (RuntimeError, ImportError, OSError) as error:
             raise DeviceError(f"device {name} cannot be opened: {_first_line(error)}; {cupy_hint()}") from error
-        if not self._hip and self._capability < CUDA_13_FROM and self._nvrtc_version[0] >= 13:
-            raise DeviceError(
-                f"device {name}, {model_name(properties)}, is older than CUDA {self._nvrtc_version[0]} knows; {wheel_for(self._capability)}"
-            )
+        if reason:
+            raise DeviceError(f"device {name}: {reason}")
 
     @property
     def api(self) -> str:
@@ -222,7 +254,8 @@ class CudaDevice(Device):
 
     def record(self, launches: Sequence[Launch], style: str = "auto") -> Replay:
         replay = StreamReplay(launches, self, [self._function(launch.spec) for launch in launches])
-        if style == "queue":
+        # On HIP only where it is asked for: a path that nothing has tried, and CuPy 14 no longer stops.
+        if style == "queue" or (self._hip and style != "buffer"):
             return replay
         try:
             return GraphReplay(launches, self, self._captured(replay))
@@ -276,13 +309,14 @@ class CudaDevice(Device):
         return code
 
     def _target(self) -> tuple[tuple[str, ...], bool]:
-        """The compiler's option for this device, and whether machine code comes of it: a device newer than the compiler gets PTX."""
+        """The compiler's option for this device, and whether machine code comes of it: a device that the compiler does not know gets PTX."""
         if self._hip:
             return (f"--offload-arch={self._architecture}",), False  # hiprtc hands out machine code where NVRTC does PTX
-        newest = 90 if self._nvrtc_version < (12, 8) else 120 if self._nvrtc_version < (12, 9) else 121
-        if self._capability <= newest:
+        known = compiles_for(self._cupy)
+        if self._capability in known:
             return (f"--gpu-architecture=sm_{self._capability}",), True
-        return (f"--gpu-architecture=compute_{newest}",), False
+        # The driver makes machine code of PTX for an older card.
+        return (f"--gpu-architecture=compute_{max(older for older in known if older <= self._capability)}",), False
 
     def _compiled(self, file: str, source: str, options: tuple[str, ...], is_machine_code: bool) -> bytes:
         nvrtc = self._cupy.cuda.nvrtc
@@ -299,6 +333,14 @@ class CudaDevice(Device):
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
+
+
+def _import_reason(error: BaseException) -> str:
+    """What went wrong, of CuPy's page of text between rulers."""
+    text = str(error)
+    _, _, original = text.partition("Original error:")
+    lines = [line.strip() for line in (original or text).splitlines()]
+    return next((line for line in lines if line.strip("=")), type(error).__name__)
 
 
 def _mebibytes(nbytes: int) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import shlex
 import sys
 from functools import cache
 from pathlib import Path
 
+PIP = f"{shlex.quote(sys.executable)} -m pip install"  # into the environment that this runs in, whatever `pip` means
 # [ctk] brings the compiler and the libraries of the CUDA toolkit, so that none need be installed.
-CUDA_12, CUDA_13, ROCM = "pip install 'cupy-cuda12x[ctk]'", "pip install 'cupy-cuda13x[ctk]'", "pip install cupy-rocm-7-0"
+CUDA_12, CUDA_13, ROCM = f"{PIP} 'cupy-cuda12x[ctk]'", f"{PIP} 'cupy-cuda13x[ctk]'", f"{PIP} cupy-rocm-7-0"
 CUDA_13_DRIVER = 13000
 MAJOR, MINOR = 75, 76  # CUdevice_attribute: the compute capability's parts
 

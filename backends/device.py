@@ -47,7 +47,12 @@ class Memory:
 
     def __str__(self) -> str:
         has = f"it has {-(-self.total >> 20)} MiB"
-        return has if self.free is None else f"{has}, {-(-self.free >> 20)} MiB of them free"
+        return f"{has}, a tenth of them kept back" if self.free is None else f"{has}, {-(-self.free >> 20)} MiB of them free"
+
+    @property
+    def room(self) -> int:
+        """Bytes that may be asked for. Where nobody says what is free, the driver and the screen have some of it."""
+        return self.total - self.total // 10 if self.free is None else self.free
 
 
 class Replay(ABC):
@@ -67,7 +72,8 @@ class Device(ABC):
     """A device with one in-order queue.
 
     name: as in `strata devices`. units: compute units, the default number of work-groups. group: work-items of a work-group.
-    lanes: values one work-item carries: 16 with group 1 is the CPU shape of the kernels, 1 the GPU shape.
+    lanes: values one work-item carries: 16 with group 1 is the CPU shape of the kernels, 1 the GPU shape. subnormals: whether float32 has
+    them; a device that flushes them to zero does not give other devices' bits.
     """
 
     name: str
@@ -76,6 +82,7 @@ class Device(ABC):
     lanes: int
     group: int
     dot: int
+    subnormals: bool = True
 
     @abstractmethod
     def alloc(self, nbytes: int) -> Any:

@@ -32,7 +32,7 @@ class DeviceInfo:
 def list_devices(cache_dir: str | None = None) -> list[DeviceInfo]:
     """All devices, the default first among those that can run a model."""
     from backends.numpy_device import NumpyDevice  # noqa: PLC0415  numpy takes a tenth of a second to import
-    from backends.opencl import fast_dot  # noqa: PLC0415
+    from backends.opencl import fast_dot, unusable  # noqa: PLC0415
     from backends.probe import DOT_NAMES  # noqa: PLC0415
     from backends.program_cache import ProgramCache  # noqa: PLC0415
 
@@ -40,7 +40,10 @@ def list_devices(cache_dir: str | None = None) -> list[DeviceInfo]:
     for name, device in _opencl_devices():
         runs = name.startswith("cpu")
         details = {"kernels": "CPU shape, 16 lanes"} if runs else {"kernels": "GPU shape, which no GPU has run yet: --device names it"}
-        details["fast dot"] = DOT_NAMES[fast_dot(name, device, not runs, ProgramCache(cache_dir))]
+        dot = fast_dot(name, device, not runs, ProgramCache(cache_dir))
+        details["fast dot"] = DOT_NAMES[dot]
+        if reason := unusable(name, device, dot, ProgramCache(cache_dir)):
+            details["cannot run a model"] = reason
         if runs:
             from backends.command_buffer import supports_command_buffer  # noqa: PLC0415
 
@@ -58,20 +61,31 @@ def list_devices(cache_dir: str | None = None) -> list[DeviceInfo]:
 
 def missing() -> list[str]:
     """What is missing for the devices one would expect, and the command that gets it; a line each."""
-    from backends.cuda_driver import gpu_driver  # noqa: PLC0415
     from backends.opencl import INSTALL_HINT, opencl_devices  # noqa: PLC0415
 
-    lines = []
-    if gpu_driver():  # without one there is no GPU to expect
-        try:
-            _gpus()
-        except DeviceError as error:
-            lines.append(str(error))
+    lines = gpu_trouble()
     try:
         found = opencl_devices()
     except DeviceError as error:
         return [*lines, str(error)]
     return lines if any(name.startswith("cpu") for name, _ in found) else [*lines, f"no OpenCL CPU runtime; {INSTALL_HINT}"]
+
+
+def gpu_trouble() -> list[str]:
+    """Why cards that there is a driver for do not run a model by CuPy, a line each; without a driver there is no card to expect."""
+    from backends.cuda import unusable  # noqa: PLC0415
+    from backends.cuda_driver import cupy_hint, gpu_driver  # noqa: PLC0415
+
+    if not gpu_driver():
+        return []
+    try:
+        cupy, found = _gpus()
+    except DeviceError as error:
+        return [str(error)]
+    if not found:
+        return [f"CuPy finds no GPU, though a driver has one; {cupy_hint()}"]
+    reasons = ((name, unusable(cupy, properties)) for name, properties in found)
+    return [f"{name}: {reason}" for name, reason in reasons if reason]
 
 
 def open_device(config: DecodeConfig, notices: list[str]) -> Device:
@@ -131,26 +145,36 @@ def _open_gpu(config: DecodeConfig, notices: list[str]) -> Device | None:
         if gpu_driver():
             notices.append(f"{error}; not running on the GPU")
         return None
-    for name, properties in usable:
-        if config.device in (None, name):
-            if not wanted:
-                notices.append(f"running on {name}: no GPU has tested this version yet; --backend opencl runs on the processor")
-            return CudaDevice(cupy, name, properties, config.instructions, config.cache_dir, notices)
+    meant = [(name, properties) for name, properties in usable if config.device in (None, name)]
+    for number, (name, properties) in enumerate(meant):
+        try:
+            device = CudaDevice(cupy, name, properties, config.instructions, config.cache_dir, notices)
+        except DeviceError as error:
+            if wanted and number + 1 == len(meant):
+                raise
+            notices.append(f"{error}; not running on it")
+            continue
+        if not wanted:
+            notices.append(f"running on {name}: no GPU has tested this version yet; --backend opencl runs on the processor")
+        return device
     if wanted:
         raise BadValue(f"device: {config.device!r} is not allowed with backend {config.backend}; allowed: {', '.join(name for name, _ in usable)}")
     return None
 
 
 def _gpus() -> tuple[Any, list[tuple[str, dict[str, Any]]]]:
-    """CuPy and the GPUs it sees. Raises DeviceError."""
-    from backends.cuda import cuda_devices, load_cupy  # noqa: PLC0415
+    """CuPy and the GPUs it sees. Raises DeviceError, also where it has no compiler for them."""
+    from backends.cuda import compiler_version, cuda_devices, load_cupy  # noqa: PLC0415
 
     cupy = load_cupy()
-    return cupy, cuda_devices(cupy)
+    found = cuda_devices(cupy)
+    if found:
+        compiler_version(cupy)
+    return cupy, found
 
 
 def _gpu_infos() -> list[DeviceInfo]:
-    from backends.cuda import GROUP, architecture, byte_dot, driver_line, model_name  # noqa: PLC0415
+    from backends.cuda import GROUP, architecture, byte_dot, driver_line, model_name, unusable  # noqa: PLC0415
 
     try:
         cupy, found = _gpus()
@@ -164,12 +188,16 @@ def _gpu_infos() -> list[DeviceInfo]:
             "kernels": f"GPU shape, work-groups of {GROUP}",
             "architecture": kind,
             "fast dot": byte_dot(kind),
-            "launch": "queue" if cupy.cuda.runtime.is_hip else "CUDA graph",
+            "launch": "queue" if cupy.cuda.runtime.is_hip else "CUDA graph",  # as CudaDevice.record
             "submissions per round": "1" if not cupy.cuda.runtime.is_hip else "one a launch",
         }
+        reason = unusable(cupy, properties)
+        if reason:
+            details = {"cannot run a model": reason}
         api, description = name.partition("/")[0], model_name(properties)
         units, memory = properties["multiProcessorCount"], properties["totalGlobalMem"]
-        infos.append(DeviceInfo(name, api, description, driver, units, memory, not infos, details))
+        default = not reason and not any(info.default for info in infos)
+        infos.append(DeviceInfo(name, api, description, driver, units, memory, default, details))
     return infos
 
 

@@ -82,7 +82,7 @@ def check_room(device: Device, need: Need, loaded: bool = False) -> None:
     memory = device.memory()
     if memory is None:
         return
-    room = memory.total if memory.free is None else memory.free + (need.weights if loaded else 0)
+    room = memory.room + (need.weights if loaded and memory.free is not None else 0)
     if need.total > room:
         raise OutOfMemory(f"device {device.name}: no room: {need}; {memory}", need.remedy(room))
 

@@ -133,17 +133,44 @@ def _share_invokers() -> None:
 
 
 def device_line(name: str, device: cl.Device) -> str:
-    """The device as `strata devices` prints it; equal lines give equal bits."""
-    return f"opencl {name}: {device.name.strip()} ({device.max_compute_units} units, {device.platform.name.strip()} {device.driver_version.strip()})"
+    """The device as `strata devices` prints it; equal lines give equal bits. One that flushes subnormals says so: it may give others."""
+    import pyopencl as cl  # noqa: PLC0415
+
+    driver = f"{device.platform.name.strip()} {device.driver_version.strip()}"
+    flushes = "" if device.single_fp_config & cl.device_fp_config.DENORM else ", flushes subnormals"
+    return f"opencl {name}: {device.name.strip()} ({device.max_compute_units} units, {driver}{flushes})"
 
 
 def fast_dot(name: str, device: cl.Device, gpu: bool, cache: ProgramCache) -> int:
     """The dot product (DOT of kernels/dot.h) that a trial found to work for the kernels' shape, CPU or GPU."""
-    from backends.probe import PACKED, PORTABLE, VNNI, probe_dot  # noqa: PLC0415
+    from backends.probe import PACKED, PORTABLE, VNNI, language, probe_dot  # noqa: PLC0415
 
     if gpu and INTEGER_DOT not in device.extensions.split():
         return PORTABLE
-    return probe_dot(name, device_line(name, device), cache, PACKED if gpu else VNNI)
+    return probe_dot(name, device_line(name, device), cache, PACKED if gpu else VNNI, language(device))
+
+
+def _standard(device: cl.Device, gpu: bool, dot: int) -> list[str]:
+    """The compiler's options for the kernels' shape, where they need more than OpenCL C 1.2.
+
+    In CPU shape for prefetches, whose builtin takes a generic pointer; a GPU's waves hide the wait for memory without them.
+    """
+    from backends.probe import PACKED, language  # noqa: PLC0415
+
+    if gpu:
+        return language(device) if dot == PACKED else []
+    return [*language(device), "-DSTRATA_PREFETCH"] if language(device) else []
+
+
+def unusable(name: str, device: cl.Device, dot: int, cache: ProgramCache) -> str:
+    """Why the device cannot run a model, empty where it can. dot: of its kernels. No CPU's compiler is asked."""
+    import pyopencl as cl  # noqa: PLC0415
+
+    from backends.probe import fuses  # noqa: PLC0415
+
+    if device.type & cl.device_type.CPU or not fuses(name, device_line(name, device), cache, _standard(device, True, dot)):
+        return ""
+    return "its OpenCL compiler fuses products with sums although the kernels forbid it: its texts would not be those of other devices"
 
 
 @contextlib.contextmanager
@@ -158,7 +185,20 @@ def _failures_of(name: str) -> Iterator[None]:
         # Drivers may hand out memory only when it is first used.
         if error.code in (cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE, cl.status_code.OUT_OF_HOST_MEMORY):
             raise OutOfMemory(f"device {name}: no room ({first})") from error
-        raise DeviceError(f"device {name} failed: {first}; if it goes on failing, the driver needs a restart") from error
+        # Which may be memory, or a kernel that went astray: the driver does not say.
+        perhaps = "it may be out of memory, of which a smaller --ctx or model needs less; " if error.code == cl.status_code.OUT_OF_RESOURCES else ""
+        raise DeviceError(f"device {name} failed: {first}; {perhaps}if it goes on failing, the driver needs a restart") from error
+
+
+def _is_no_room(error: cl.Error, first_use: cl.Event | None) -> bool:
+    """Whether an error of an allocation, or of waiting for its first use, means that there is no room."""
+    import pyopencl as cl  # noqa: PLC0415
+
+    codes, code = cl.status_code, error.code
+    if first_use is not None and code == codes.EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST:
+        with contextlib.suppress(cl.Error):
+            code = first_use.command_execution_status  # why what was waited for failed
+    return code in (codes.MEM_OBJECT_ALLOCATION_FAILURE, codes.OUT_OF_RESOURCES, codes.OUT_OF_HOST_MEMORY, codes.INVALID_BUFFER_SIZE)
 
 
 class OpenCLBuffer:
@@ -219,11 +259,12 @@ class OpenCLDevice(Device):
     ) -> None:
         import pyopencl as cl  # noqa: PLC0415
 
-        from backends.probe import PORTABLE, language  # noqa: PLC0415
+        from backends.probe import PORTABLE  # noqa: PLC0415
 
         gpu = shape == "gpu" or (shape == "auto" and not device.type & cl.device_type.CPU)
         self.name, self.device = name, device
         self.lanes, self.group = (1, GPU_GROUP) if gpu else (16, 1)
+        self.subnormals = bool(device.single_fp_config & cl.device_fp_config.DENORM)
         self.line = device_line(name, device) + (", kernels in GPU shape" if gpu else "")
         self.units = device.max_compute_units
         self._cache = ProgramCache(cache_dir, notices)
@@ -235,9 +276,12 @@ class OpenCLDevice(Device):
             # The CPU runtime fails so, and says no more, when its own path has a blank in it.
             reason = f"; the CPU runtime does not start from a path with a blank in it: {sys.prefix!r}" if " " in sys.prefix else ""
             raise DeviceError(f"device {name} cannot be opened: {error}{reason}") from error
-        # The prefetch builtin takes a generic pointer, which OpenCL C has from 2.0 on.
-        standard = language(device.opencl_c_version)
-        self._prefetch = [*standard, "-DSTRATA_PREFETCH"] if standard else []
+        self._standard = _standard(device, gpu, self.dot)
+        reason = unusable(name, device, self.dot, self._cache)
+        if reason:
+            raise DeviceError(f"device {name} cannot run a model: {reason}")
+        if not self.subnormals and notices is not None:
+            notices.append(f"device {name} flushes float32 subnormals to zero: its results may differ from other devices' in their last bits")
         self._programs: dict[tuple[Any, ...], cl.Program] = {}
         self._building: dict[tuple[Any, ...], threading.Lock] = {}
         self._lock = threading.Lock()
@@ -245,15 +289,20 @@ class OpenCLDevice(Device):
     def alloc(self, nbytes: int) -> OpenCLBuffer:
         import pyopencl as cl  # noqa: PLC0415
 
-        nbytes = max(nbytes, 64)
+        nbytes, first_use = max(nbytes, 64), None
         try:
             if not self.device.type & cl.device_type.CPU:
                 handle = cl.Buffer(self._context, cl.mem_flags.READ_WRITE, nbytes)
-                cl.enqueue_fill_buffer(self._queue, handle, np.zeros(1, np.uint8), 0, nbytes)
+                # Waited for: drivers may hand out memory only when it is first used, and here it is clear what failed.
+                first_use = cl.enqueue_fill_buffer(self._queue, handle, np.zeros(1, np.uint8), 0, nbytes)
+                first_use.wait()
                 return OpenCLBuffer(handle, None, nbytes)
             host = _host_memory(nbytes)
             return OpenCLBuffer(cl.Buffer(self._context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=host), host, nbytes)
         except (OSError, MemoryError, cl.Error) as error:
+            if isinstance(error, cl.Error) and not _is_no_room(error, first_use):
+                with _failures_of(self.name):
+                    raise
             limit = self.device.max_mem_alloc_size
             most = f", its driver gives at most {limit >> 20} MiB at once" if nbytes > limit else ""
             raise OutOfMemory(f"device {self.name}: no room for {nbytes / 2**20:.0f} MiB more ({error}){most}") from error
@@ -261,7 +310,14 @@ class OpenCLDevice(Device):
     def memory(self) -> Memory | None:
         import pyopencl as cl  # noqa: PLC0415
 
-        return host_memory() if self.device.type & cl.device_type.CPU else Memory(None, self.device.global_mem_size)
+        if self.device.type & cl.device_type.CPU:
+            return host_memory()
+        free = None
+        if "cl_amd_device_attribute_query" in self.device.extensions.split():
+            with contextlib.suppress(cl.Error):
+                # KiB; the largest piece follows where the driver knows that too.
+                free = int(np.ravel(self.device.global_free_memory_amd)[0]) << 10
+        return Memory(free, self.device.global_mem_size)
 
     def upload(self, buffer: OpenCLBuffer, array: NDArray[Any], offset: int = 0) -> None:
         import pyopencl as cl  # noqa: PLC0415
@@ -292,9 +348,14 @@ class OpenCLDevice(Device):
             raise DeviceError(f"launch=buffer: device {self.name}'s driver has no command buffers; launch=queue or auto")
         # On a CPU the driver submits a command buffer no faster than we enqueue its launches, and reads back after it more slowly
         # (docs/benchmarks.md), so "auto" takes the queue there.
-        if style != "buffer" and (self.device.type & cl.device_type.CPU or not supported):
+        if style == "queue" or (style == "auto" and (self.device.type & cl.device_type.CPU or not supported)):
             return QueueReplay(launches, self.name, self._queue, kernels, self.group)
-        return CommandBufferReplay(launches, self.name, self.device, self._queue, kernels, self.group)
+        try:
+            return CommandBufferReplay(launches, self.name, self.device, self._queue, kernels, self.group)
+        except DeviceError:  # the driver offers them and refuses this one
+            if style == "buffer":
+                raise
+            return QueueReplay(launches, self.name, self._queue, kernels, self.group)
 
     def finish(self) -> None:
         with _failures_of(self.name):
@@ -318,7 +379,7 @@ class OpenCLDevice(Device):
                     f"-DLANES={self.lanes}",
                     f"-DGROUP={self.group}",
                     f"-DDOT={self.dot}",
-                    *self._prefetch,
+                    *self._standard,
                     *(f"-D{name}={value}" for name, value in spec.constants),
                 ]
                 self._programs[key] = self._cache.build(self._context, self.device, self.line, source, options)

@@ -36,6 +36,15 @@ def library() -> Any:
     return ctypes.CDLL(str(found[0]))
 
 
+def architectures() -> tuple[int, ...]:
+    """The compute capabilities that the compiler knows."""
+    count = ctypes.c_int()
+    assert library().nvrtcGetNumSupportedArchs(ctypes.byref(count)) == 0
+    found = (ctypes.c_int * count.value)()
+    assert library().nvrtcGetSupportedArchs(found) == 0
+    return tuple(found)
+
+
 def compile_cubin(source: str, options: Sequence[str]) -> tuple[bytes, str]:
     """Machine code and the compiler's log. Raises ValueError with the log where the text does not compile."""
     nvrtc, program, size = library(), ctypes.c_void_p(), ctypes.c_size_t()

@@ -21,7 +21,8 @@
 #define num_groups() ((int)get_num_groups(0))
 #define local_id() ((int)get_local_id(0))
 #define local_size() ((int)get_local_size(0))
-#ifdef STRATA_PREFETCH  // not part of OpenCL C: clang-based compilers have it, others need not
+// Not part of OpenCL C: clang-based compilers have it, others need not. It takes a pointer of the generic address space.
+#if defined(STRATA_PREFETCH) && defined(__opencl_c_generic_address_space)
 #define PREFETCH(pointer) __builtin_prefetch((const void *)(pointer))
 #else
 #define PREFETCH(pointer)

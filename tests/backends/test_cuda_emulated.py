@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ import backends.cuda
 import backends.cuda_driver
 import backends.model.attention
 from backends.config import DecodeConfig, Request
-from backends.cuda import BASE_DOT, BYTE_DOT, CudaDevice, cuda_devices
+from backends.cuda import BASE_DOT, BYTE_DOT, COMPILES_FOR, CudaDevice, cuda_devices, load_cupy
 from backends.device import KernelSpec, Launch
 from backends.devices import list_devices, missing, open_device
 from backends.engine import Engine
@@ -116,6 +119,11 @@ def test_what_changes_no_bit(engine: Engine, model: Path, cache_dir: str, arm: d
         changed.wait_wide()
         assert np.array_equal(expected.view(np.int32), changed.session().logits(IDS).view(np.int32))
     assert (other.graphs == 0) == other.is_hip
+
+
+def test_on_hip_graphs_are_only_made_where_asked_for() -> None:
+    device = device_on(FakeCupy(is_hip=True))
+    assert [device.record([], style).kind for style in ("auto", "queue", "buffer")] == ["queue", "queue", "CUDA graph"]
 
 
 def test_half_conversion_is_exact(cache_dir: str) -> None:
@@ -259,13 +267,34 @@ def test_instructions(fake: FakeCupy) -> None:
 
 def test_old_cards_need_the_older_wheel() -> None:
     assert device_on(FakeCupy(capabilities=((7, 0),))).dot == BYTE_DOT
-    with pytest.raises(DeviceError, match=r"Emulated GPU, is older than CUDA 13 knows; .*cuda12"):
+    with pytest.raises(DeviceError, match=r"Emulated GPU is older than CUDA 13 knows; .*cuda12"):
         device_on(FakeCupy(capabilities=((7, 0),), nvrtc_version=(13, 0)))
 
 
 def test_a_card_newer_than_the_compiler_gets_ptx() -> None:
     assert device_on(FakeCupy(capabilities=((12, 0),), nvrtc_version=(12, 4)))._target() == (("--gpu-architecture=compute_90",), False)
     assert device_on(FakeCupy(capabilities=((12, 0),)))._target() == (("--gpu-architecture=sm_120",), True)
+
+
+# Cards that lie between those a compiler knows: Thor, B300, DGX Spark, and one from the future.
+@pytest.mark.parametrize("capability", [(10, 3), (11, 0), (12, 1), (15, 0)])
+@pytest.mark.parametrize("version", [(12, 4), (12, 8), (12, 9), (13, 0)])
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_target_is_one_that_the_compiler_knows(capability: tuple[int, int], version: tuple[int, int], asked: bool) -> None:
+    """Never one above the card's own, whether CuPy asks the compiler or not."""
+    known = COMPILES_FOR[max(key for key in COMPILES_FOR if key <= version)]
+    fake = FakeCupy(capabilities=(capability,), nvrtc_version=version, architectures=known[::-1] if asked else None)
+    (option,), is_machine_code = device_on(fake)._target()
+    kind, _, number = option.removeprefix("--gpu-architecture=").partition("_")
+    card = 10 * capability[0] + capability[1]
+    assert int(number) == max(architecture for architecture in known if architecture <= card)
+    assert (kind, is_machine_code) == (("sm", True) if int(number) == card else ("compute", False))
+
+
+def test_what_the_compiler_says_goes_before_what_is_known_of_it() -> None:
+    assert device_on(FakeCupy(capabilities=((9, 1),), architectures=(80, 91)))._target() == (("--gpu-architecture=sm_91",), True)
+    with pytest.raises(DeviceError, match="Emulated GPU is older than CUDA 12 knows"):
+        device_on(FakeCupy(capabilities=((7, 5),), architectures=(80, 91)))
 
 
 def test_choosing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,6 +335,60 @@ def test_listing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (list_devices()[0].name, list_devices()[0].details["fast dot"]) == ("hip/0", "sdot4")
 
 
+def card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets there be a driver with a card."""
+    monkeypatch.setattr(backends.cuda_driver, "nvidia_cards", lambda: (12040, (86,)))
+
+
+def test_no_compiler_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By everything that lists devices or opens one: CuPy without [ctk] imports, sees the cards and compiles nothing."""
+    card(monkeypatch)
+    use(monkeypatch, FakeCupy(faults={"libnvrtc"}))
+    assert list_devices()[0].name == "cpu"
+    (line,) = missing()
+    assert re.fullmatch(r"CuPy finds no compiler \(CuPy failed to load libnvrtc\.so\.12: .*\); .* 'cupy-cuda12x\[ctk\]'", line)
+    notices: list[str] = []
+    assert open_device(DecodeConfig(), notices).name == "cpu"
+    assert notices == [f"{line}; not running on the GPU"]
+    for config in (DecodeConfig(backend="cuda"), DecodeConfig(device="cuda/0")):
+        with pytest.raises(DeviceError, match="CuPy finds no compiler"):
+            open_device(config, notices)
+
+
+def test_no_card_that_a_driver_has_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    card(monkeypatch)
+    use(monkeypatch, FakeCupy(capabilities=()))
+    assert [line for line in missing() if line.startswith("CuPy finds no GPU, though a driver has one")] == missing() != []
+
+
+def test_a_card_that_cannot_be_used_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `auto` and by a backend without a device, each with a notice; not where it is named. It is not the default."""
+    card(monkeypatch)
+    use(monkeypatch, FakeCupy(capabilities=((6, 0), (8, 6)), nvrtc_version=(13, 0)))
+    notices: list[str] = []
+    assert open_device(DecodeConfig(), notices).name == "cuda/1"
+    first, second = notices
+    assert "Emulated GPU is older than CUDA 13 knows" in first and first.endswith("not running on it") and second.startswith("running on cuda/1")
+    assert open_device(DecodeConfig(backend="cuda"), notices).name == "cuda/1"
+    with pytest.raises(DeviceError, match="device cuda/0: Emulated GPU is older"):
+        open_device(DecodeConfig(device="cuda/0"), notices)
+    assert [(info.name, info.default) for info in list_devices()[:3]] == [("cuda/0", False), ("cuda/1", True), ("cpu", False)]
+    assert "older than CUDA 13" in list_devices()[0].details["cannot run a model"] and "cannot run a model" not in list_devices()[1].details
+    assert [line.partition(":")[0] for line in missing()] == ["cuda/0"]
+
+
+@pytest.mark.parametrize("settings", [{"capabilities": ((6, 0),), "nvrtc_version": (13, 0)}, {"faults": {"Stream"}}])
+def test_auto_falls_back_where_no_card_can_be_used(monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]) -> None:
+    card(monkeypatch)
+    use(monkeypatch, FakeCupy(**settings))
+    notices: list[str] = []
+    assert open_device(DecodeConfig(), notices).name == "cpu"
+    (notice,) = notices
+    assert notice.startswith("device cuda/0") and notice.endswith("not running on it")
+    with pytest.raises(DeviceError, match="device cuda/0"):
+        open_device(DecodeConfig(backend="cuda"), [])
+
+
 def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a card is there but not usable, a notice says why `auto` runs elsewhere; where there is none, nothing is said."""
     use(monkeypatch, FakeCupy(faults={"getDeviceCount"}))
@@ -338,3 +421,33 @@ def test_no_cupy_says_which_wheel(cards: tuple[int, tuple[int, ...]] | None, amd
         open_device(DecodeConfig(backend="cuda"), [])
     assert [line for line in missing() if "CuPy" in line] == missing()
     assert bool(missing()) == bool(cards or amd)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("No module named 'cupy'", "No module named 'cupy'"),
+        (
+            f"\n{'=' * 64}\nFailed to import CuPy.\n\nIf you installed CuPy via wheels\n\nOriginal error:\n"
+            f"  ImportError: libamdhip64.so.7: cannot open shared object file\n{'=' * 64}\n",
+            "ImportError: libamdhip64.so.7: cannot open shared object file",
+        ),
+        (f"\n{'=' * 64}\nFailed to import CuPy.\n", "Failed to import CuPy."),
+        ("", "ImportError"),
+    ],
+)
+def test_why_cupy_cannot_be_imported(text: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its words, not the rulers around them."""
+
+    def fail(name: str) -> None:
+        raise ImportError(text)
+
+    monkeypatch.setattr("backends.cuda.importlib.import_module", fail)
+    with pytest.raises(DeviceError, match=rf"^CuPy cannot be imported \({re.escape(reason)}\); "):
+        load_cupy()
+
+
+def test_hints_name_this_environment() -> None:
+    """A bare `pip` may be another's."""
+    for hint in (backends.cuda_driver.CUDA_12, backends.cuda_driver.CUDA_13, backends.cuda_driver.ROCM):
+        assert shlex.split(hint)[:4] == [sys.executable, "-m", "pip", "install"]

@@ -32,6 +32,10 @@ def device(place: dict[str, Any], cache_dir: str) -> Device:
 
 @pytest.fixture(scope="module")
 def inputs() -> NDArray[np.float32]:
+    return numbers()
+
+
+def numbers() -> NDArray[np.float32]:
     """Edges with both signs, any bit pattern, ordinary sizes."""
     rng = np.random.default_rng(1)
     anything = rng.integers(0, 1 << 32, COUNT // 2, dtype=np.uint32).view(np.float32)
@@ -50,12 +54,20 @@ def run(device: Device, name: str, arrays: tuple[NDArray[Any], ...], out: NDArra
     return device.download(result, out.dtype, out.size).reshape(out.shape)
 
 
+def comparable(device: Device, *arrays: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Where no array has a subnormal, if the device flushes them (all that goes in and comes out is given); else everywhere."""
+    sizes = np.array([bits(array) & 0x7FFFFFFF for array in arrays])
+    return np.asarray(device.subnormals | ((sizes == 0) | (sizes >= 0x00800000)).all(0))
+
+
 @pytest.mark.parametrize("name", BOUNDS)
 def test_math(device: Device, name: str, inputs: NDArray[np.float32]) -> None:
     args = arguments(name, inputs, inputs[: 2 * len(EDGES)])
     with np.errstate(all="ignore"):
         expected = getattr(reference_math, name)(*args)
-    np.testing.assert_array_equal(bits(run(device, name, args, expected)), bits(expected))
+    # Of these functions silu alone (math.h) gives a flushing device's own bits.
+    same = comparable(device, *args, expected) if name == "silu" else np.ones(expected.shape, bool)
+    np.testing.assert_array_equal(bits(run(device, name, args, expected))[same], bits(expected)[same])
 
 
 def test_fma(device: Device, inputs: NDArray[np.float32]) -> None:
@@ -63,7 +75,9 @@ def test_fma(device: Device, inputs: NDArray[np.float32]) -> None:
     rng = np.random.default_rng(4)
     for args in (fma_cases(), (inputs, rng.permutation(inputs), rng.permutation(inputs))):
         expected = reference_math.fma32(*args)
-        np.testing.assert_array_equal(bits(run(device, "fma", args, expected)), bits(expected))
+        same = comparable(device, *args, expected)
+        assert same.mean() > 0.5
+        np.testing.assert_array_equal(bits(run(device, "fma", args, expected))[same], bits(expected)[same])
 
 
 def test_nothing_is_contracted(device: Device, inputs: NDArray[np.float32]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from backends.cuda import GROUP, NVRTC_OPTIONS
+from backends.cuda import COMPILES_FOR, GROUP, NVRTC_OPTIONS
 from backends.device import KernelSpec
 from backends.kernels.source import kernel_source
 from backends.model.attention import CHUNK, chunk_spec, query_tile
@@ -18,7 +18,7 @@ from backends.model.weights import WEIGHT_TYPES
 from backends.opencl import COMMON_HEADERS
 from backends.plan import SAMPLER, SLOP, SLOP_ON
 from backends.tables import MAX_WINDOW
-from tests.nvrtc import REPORT, Usage, compile_cubin, usage
+from tests.nvrtc import REPORT, Usage, architectures, compile_cubin, usage
 
 QUICK = (60, 120)  # the oldest, which has no byte dot product, and the newest
 THOROUGH = (61, 70, 75, 80, 86, 89, 90, 100)
@@ -66,6 +66,17 @@ def compiled(spec: KernelSpec, architecture: int, *extra: str) -> dict[str, Usag
 def name_of(spec: KernelSpec) -> str:
     weights = [header[len("weight_") : -2] for header in spec.headers if header.startswith("weight_")]
     return " ".join([spec.op, *weights, *(f"{name}={value}" for name, value in spec.constants)])
+
+
+def test_the_compiler_knows_what_it_is_said_to_know() -> None:
+    """Each of its architectures and no other, by its own answer and by what it compiles."""
+    assert COMPILES_FOR[12, 9] == architectures()
+    for architecture in (101, 103, 110, 120, 121):
+        if architecture in COMPILES_FOR[12, 9]:
+            assert compile_cubin("", [f"--gpu-architecture=sm_{architecture}"])[0]
+        else:
+            with pytest.raises(ValueError):
+                compile_cubin("", [f"--gpu-architecture=sm_{architecture}"])
 
 
 @pytest.mark.parametrize("architecture", [*QUICK, *(pytest.param(sm, marks=pytest.mark.slow) for sm in THOROUGH)])

@@ -47,8 +47,8 @@ class FakeCupy:
     order: in which threads run between barriers, and blocks: 0 as they are numbered, 1 backwards, else shuffled with that seed. sanitize,
     address: checks of bounds within a thread; of buffers and shared arrays too, in a process with AddressSanitizer. trace: (kernel,
     checksum of all buffers after it) of every launch. barriers: (kernel, line) of the barriers that were come to; without_barrier: the
-    one that does nothing. cache: folder for compiled libraries. faults: names of calls that fail: getDeviceCount, begin_capture,
-    synchronize, nvrtc.
+    one that does nothing. cache: folder for compiled libraries. architectures: what the compiler says that it knows; None: a CuPy that does
+    not ask it. faults: names of calls that fail: getDeviceCount, begin_capture, Stream, synchronize, nvrtc, libnvrtc (no compiler is found).
     """
 
     capabilities: Sequence[tuple[int, int]] = ((8, 6),)
@@ -56,6 +56,7 @@ class FakeCupy:
     nvrtc_version: tuple[int, int] = (12, 9)
     is_hip: bool = False
     architecture: bytes = b"gfx1030"
+    architectures: Sequence[int] | None = None
     order: int = 0
     sanitize: bool = False
     address: bool = False
@@ -82,7 +83,7 @@ class FakeCupy:
             nvrtc=_Compiler(self),
             alloc=lambda nbytes: Pointer(_Memory(self, nbytes)),
             Device=_Device,
-            Stream=lambda non_blocking: Stream(self, non_blocking),
+            Stream=self._stream,
             Module=lambda: Module(self),
         )
 
@@ -90,6 +91,10 @@ class FakeCupy:
         """Fails where `faults` says so."""
         if call in self.faults:
             raise CUDARuntimeError(f"cudaErrorUnknown: {call} was made to fail")
+
+    def _stream(self, non_blocking: bool) -> Stream:
+        self.fail("Stream")
+        return Stream(self, non_blocking)
 
     def _device_count(self) -> int:
         self.fail("getDeviceCount")
@@ -214,9 +219,7 @@ class Stream:
             memory.check()
 
     def begin_capture(self) -> None:
-        if self._cupy.is_hip:
-            raise RuntimeError("streamBeginCapture is not supported in HIP")
-        self._cupy.fail("begin_capture")
+        self._cupy.fail("begin_capture")  # on HIP too CuPy 14 captures; before it, it refused
         self._captured = []
 
     def end_capture(self) -> Graph:
@@ -244,7 +247,18 @@ class _Compiler:
         self._cupy = cupy
         self._programs: dict[int, dict[str, Any]] = {}
 
+        if cupy.architectures is not None:
+            self.getSupportedArchs = self._architectures
+
+    def _architectures(self) -> tuple[int, ...]:
+        if self._cupy.is_hip:
+            raise RuntimeError("HIP does not support getSupportedArchs")
+        assert self._cupy.architectures is not None
+        return tuple(self._cupy.architectures)
+
     def getVersion(self) -> tuple[int, int]:
+        if "libnvrtc" in self._cupy.faults:
+            raise RuntimeError("CuPy failed to load libnvrtc.so.12: OSError: libnvrtc.so.12: cannot open shared object file")
         return self._cupy.nvrtc_version
 
     def createProgram(self, source: str, name: str, headers: Sequence[str], include_names: Sequence[str]) -> int:
@@ -257,7 +271,7 @@ class _Compiler:
         program = self._programs[handle]
         assert isinstance(options, tuple)
         if self._cupy.is_hip:
-            assert "-ffp-contract=off" in options
+            assert {"-ffp-contract=off", "-std=c++17"} <= set(options)
         else:
             assert {"--fmad=false", "--ftz=false"} <= set(options) and any(option.startswith("--gpu-architecture=") for option in options)
         if "nvrtc" in self._cupy.faults:

@@ -5,9 +5,11 @@ python -m tests.gpu_check.child < job.json     its last line is the answer, as J
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from tests.device_choice import PROGRAMS, settings_of
 
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_S = 40.0  # for what a job began before its time was over, such as a compilation
+KILLED_S = 5.0  # for a process that was killed to be gone: one that is stuck in a driver never is
 
 
 class ChildFailed(Exception):
@@ -26,9 +29,11 @@ class ChildSlow(ChildFailed):
 
 
 def answer(job: dict[str, Any]) -> dict[str, Any]:
-    """Does the job. "task": "device" (what it is, its copy bandwidth) or "speed"."""
+    """Does the job. "task": "list" (which devices there are), "device" (what it is, its copy bandwidth) or "speed"."""
     from backends.config import DecodeConfig
 
+    if job["task"] == "list":
+        return devices()
     config = DecodeConfig(cache_dir=str(PROGRAMS), **settings_of(job["device"]))
     if job["task"] == "device":
         from backends.devices import open_device
@@ -43,11 +48,45 @@ def answer(job: dict[str, Any]) -> dict[str, Any]:
     return measure(job["model"], config, job["type"], job["seconds"], job["quick"], job["is_file"])
 
 
+def devices() -> dict[str, Any]:
+    """All devices, why CuPy runs no card though there is a driver for one ("trouble"), and what a GPU would need ("hint")."""
+    from backends.cuda import load_cupy
+    from backends.cuda_driver import gpu_driver
+    from backends.devices import gpu_trouble, list_devices
+    from backends.errors import DeviceError
+
+    found = [{key: getattr(info, key) for key in ("name", "backend", "description", "driver")} for info in list_devices(str(PROGRAMS))]
+    trouble = gpu_trouble()
+    reasons = list(trouble)
+    try:
+        load_cupy()
+    except DeviceError as error:
+        reasons = reasons or [str(error)]
+    if reasons:
+        hint = f" by OpenCL, and {'; '.join(reasons)}"
+    else:
+        hint = "" if gpu_driver() else ": neither CuPy nor OpenCL sees one, and no driver of one is loaded"
+    return {"devices": found, "trouble": trouble, "hint": hint}
+
+
+def run_limited(command: Sequence[str], seconds: float, said: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs it, with `said` on stdin. Raises TimeoutExpired in time, also where the process cannot be killed, which is then left alone."""
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        out, err = process.communicate(said, seconds)
+    except BaseException:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=KILLED_S)
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
 def ask(job: dict[str, Any], seconds: float) -> dict[str, Any]:
     """The job's answer from a process of its own. Raises ChildFailed."""
     command = [sys.executable, "-m", "tests.gpu_check.child"]
     try:
-        done = subprocess.run(command, input=json.dumps(job), cwd=ROOT, capture_output=True, text=True, timeout=seconds + GRACE_S)
+        done = run_limited(command, seconds + GRACE_S, json.dumps(job))
     except subprocess.TimeoutExpired as error:
         raise ChildSlow(f"no answer within {seconds + GRACE_S:.0f} s") from error
     lines = done.stdout.splitlines()

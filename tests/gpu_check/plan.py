@@ -17,6 +17,7 @@ CHECKS_SHARE = 0.6  # of a device's time, where speed is measured too
 FILE_SHARE = 3  # times as much as a shape with random weights gets
 LEAST_S = 5.0  # below which nothing is begun
 SMALL_COPY = 32 << 20  # bytes, in a rehearsal
+LIST_S = 60.0  # for finding the devices
 
 
 class Clock:
@@ -58,33 +59,59 @@ class Place:
     weight: int = 1
 
 
-def gpus() -> list[Place]:
-    """All GPUs, CuPy's first. The first of a kind gets most of the time: the same card by OpenCL, or its twin, has less news."""
-    from backends.devices import GPU_BACKENDS, list_devices
-    from tests.device_choice import PROGRAMS
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What there is. places: its GPUs. trouble: why the cards that a driver is for are none of them. hint: what a GPU would need."""
 
-    found = list_devices(str(PROGRAMS))
-    chosen = [info for info in found if info.backend in GPU_BACKENDS or info.name.startswith("gpu/")]
-    kinds = [(info.backend, info.description) for info in chosen]
+    places: Sequence[Place]
+    trouble: Sequence[str] = ()
+    hint: str = ""
+
+
+def gpus() -> Found:
+    """All GPUs, CuPy's first. The first of a kind gets most of the time: the same card by OpenCL, or its twin, has less news.
+
+    Raises DeviceError where they cannot be listed.
+    """
+    from backends.devices import GPU_BACKENDS
+
+    found = _listed()
+    chosen = [info for info in found["devices"] if info["backend"] in GPU_BACKENDS or info["name"].startswith("gpu/")]
+    kinds = [(info["backend"], info["description"]) for info in chosen]
     weights = [
-        3 if info.backend in GPU_BACKENDS and kinds.index(kind) == at else 1 for at, (info, kind) in enumerate(zip(chosen, kinds, strict=True))
+        3 if info["backend"] in GPU_BACKENDS and kinds.index(kind) == at else 1 for at, (info, kind) in enumerate(zip(chosen, kinds, strict=True))
     ]
-    return [Place(info.name, info.driver, True, weight) for info, weight in zip(chosen, weights, strict=True)]
+    places = [Place(info["name"], info["driver"], True, weight) for info, weight in zip(chosen, weights, strict=True)]
+    by_cupy = any(info["backend"] in GPU_BACKENDS for info in chosen)
+    return Found(places, () if by_cupy else tuple(found["trouble"]), found["hint"])
 
 
-def named(name: str) -> Place:
-    """The device of that name, for a rehearsal where it is no GPU. Raises BadValue for a name that no device has."""
-    from backends.devices import GPU_BACKENDS, list_devices
+def named(names: Sequence[str]) -> Found:
+    """The devices of those names, for a rehearsal where they are no GPU. Raises BadValue for a name that no device has."""
+    found = [] if set(names) == {EMULATED} else _listed()["devices"]
+    return Found([_named(name, found) for name in names])
+
+
+def _listed() -> dict[str, Any]:
+    """In a process of its own: a driver may hang when it is asked what there is."""
+    from backends.errors import DeviceError
+
+    try:
+        return child.ask({"task": "list"}, LIST_S)
+    except child.ChildFailed as error:
+        raise DeviceError(f"the devices cannot be listed: {error}") from error
+
+
+def _named(name: str, found: Sequence[dict[str, Any]]) -> Place:
+    from backends.devices import GPU_BACKENDS
     from backends.errors import BadValue
-    from tests.device_choice import PROGRAMS
 
     if name == EMULATED:
         return Place(name, "tests/cuda_emulator", False)
-    found = list_devices(str(PROGRAMS))
     for info in found:
-        if info.name == name and info.name != "numpy":
-            return Place(name, info.driver, info.backend in GPU_BACKENDS or name.startswith("gpu/"))
-    names = ", ".join(info.name for info in found if info.name != "numpy")
+        if info["name"] == name and name != "numpy":
+            return Place(name, info["driver"], info["backend"] in GPU_BACKENDS or name.startswith("gpu/"))
+    names = ", ".join(info["name"] for info in found if info["name"] != "numpy")
     raise BadValue(f"--device: {name!r} is not allowed; allowed: {names}, {EMULATED}")
 
 
@@ -127,10 +154,17 @@ def _checks(report: dict[str, Any], job: Job, clock: Clock, say: Say) -> None:
             report["left_out"].append(f"checks: {section}")
             continue
         say(f"{report['name']}: {section}")
-        found = correctness.check(section, tests, report["name"], seconds, job.quick)
-        report["checks"].append(found)
+        report["checks"].append(correctness.check(section, tests, report["name"], seconds, job.quick))
+    # What a later section left of its time goes to those that ended before their tests did.
+    for number, first in enumerate(report["checks"]):
+        section, found = first["section"], first
+        if found["unrun"] and not found["failed"] and clock.left >= LEAST_S:
+            say(f"{report['name']}: {section}, the rest")
+            more = correctness.check(section, correctness.SECTIONS[section], report["name"], clock.left, job.quick, found["ran"])
+            found = correctness.joined(first, more)
         if found["unrun"]:
             report["left_out"].append(f"checks: {found['unrun']} tests of {section}")
+        report["checks"][number] = {key: value for key, value in found.items() if key != "ran"}
 
 
 def _speed(report: dict[str, Any], job: Job, clock: Clock, say: Say) -> None:

@@ -16,6 +16,7 @@ AIMS = (
     ("window_ratio", ("1B", "8B", "27B"), 1.25, False),
     ("host_us", ("1B", "8B", "27B"), 100.0, False),
 )
+EXIT_CODES = {"passed": 0, "failed": 1, "incomplete": 3}  # 2 is a wrong argument
 NAMES = {
     "percent_of_copy": "decode, % of copy bandwidth",
     "window_ratio": "window 4 / window 1",
@@ -38,18 +39,45 @@ def about() -> dict[str, str]:
 
 
 def finished(report: dict[str, Any]) -> dict[str, Any]:
-    """The report with what follows from its figures: "percent_of_copy" of each model, "aims", "ok"."""
+    """The report with what follows from its figures: "percent_of_copy" of each model, "aims", "unchecked", "verdict", "ok"."""
     for device in report["devices"]:
         for model in device["speed"]:
             if "weight_gb_s" in model and device["copy"]:
                 model["percent_of_copy"] = 100 * model["weight_gb_s"] / device["copy"]["gb_s"]
     report["aims"] = list(aims(report["devices"]))
-    checked = [check for device in report["devices"] for check in device["checks"]]
-    failed = any(device["failure"] for device in report["devices"]) or any(check["failed"] for check in checked)
-    # A model that cannot be run to its end is wrong, not slow.
-    failed = failed or any(model.get("failure") for device in report["devices"] for model in device["speed"])
-    report["ok"] = not failed and (not report["asked"]["checks"] or any(check["passed"] for check in checked))
+    report["unchecked"] = list(unchecked(report))
+    report["verdict"] = "failed" if any(failures(report)) else "incomplete" if report["unchecked"] else "passed"
+    report["ok"] = report["verdict"] == "passed"
     return report
+
+
+def failures(report: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(device, what failed, why)"""
+    for device in report["devices"]:
+        if device["failure"]:
+            yield device["name"], "device", device["failure"]
+    for device in report["devices"]:
+        for check in device["checks"]:
+            yield from ((device["name"], failure["test"], failure["why"]) for failure in check["failures"])
+    # A model that cannot be run to its end is wrong, not slow.
+    for device in report["devices"]:
+        yield from ((device["name"], model["model"], model["failure"]) for model in device["speed"] if model.get("failure"))
+
+
+def unchecked(report: dict[str, Any]) -> Iterator[str]:
+    """What was asked for and not seen to be right: cards that no device stands for, sections in which tests did not run or none passed."""
+    yield from (f"a card that is there: {line}" for line in report["unlisted"])
+    for device in report["devices"]:
+        checks = {check["section"]: check for check in device["checks"]}
+        for section in report["asked"]["sections"]:
+            if section not in checks:
+                yield f"{device['name']}: {section}"
+            elif checks[section]["unrun"]:
+                yield f"{device['name']}: {checks[section]['unrun']} tests of {section}"
+            elif not checks[section]["passed"]:
+                yield f"{device['name']}: {section}, of which no test passed"
+        if not report["asked"]["sections"] and not device["speed"]:
+            yield f"{device['name']}: everything"
 
 
 def aims(devices: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -84,23 +112,26 @@ def lines(report: dict[str, Any]) -> Iterator[str]:
         if device["left_out"]:
             yield f"{device['name']}: left out for want of time: {'; '.join(device['left_out'])}"
     checks = [check for device in report["devices"] for check in device["checks"]]
-    failures: list[tuple[str, str, str]] = [(d["name"], "device", d["failure"]) for d in report["devices"] if d["failure"]]
-    failures += [(device["name"], f["test"], f["why"]) for device in report["devices"] for check in device["checks"] for f in check["failures"]]
-    failures += [(device["name"], m["model"], m["failure"]) for device in report["devices"] for m in device["speed"] if m.get("failure")]
-    for name, what, why in failures:
+    failed = list(failures(report))
+    for name, what, why in failed:
         yield f"FAILED {name}: {what}: {why}"
     rehearsal = "" if any(device["is_gpu"] for device in report["devices"]) else " This was a rehearsal: no GPU took part."
     took = f"{report['took_s']:.0f} s of at most {report['limit_s']:.0f} s."
-    if failures:
-        yield f"gpu-check: {len(failures)} FAILED, {sum(check['passed'] for check in checks)} passed. {took}{rehearsal}"
-    elif not report["ok"]:
-        yield f"gpu-check: nothing was checked. {took}{rehearsal}"
+    for line in report["unchecked"]:
+        yield f"NOT CHECKED {line}"
+    passed = sum(check["passed"] for check in checks)
+    if failed:
+        yield f"gpu-check: {len(failed)} FAILED, {passed} passed. {took}{rehearsal}"
+    elif report["unchecked"]:
+        alone = "--device NAME, or " if len(report["devices"]) > 1 else ""
+        more = f" More time: {alone}a larger --time-limit." if any(device["left_out"] for device in report["devices"]) else ""
+        yield f"gpu-check: INCOMPLETE: {passed or 'none'} passed, none failed, not all was checked. {took}{more}{rehearsal}"
     elif not report["asked"]["checks"]:
         yield f"gpu-check: speed only, nothing was checked. {took}{rehearsal}"
     else:
         missed = sum(not aim["met"] for aim in report["aims"])
         speed = f" Aims met: {len(report['aims']) - missed}, missed: {missed}." if report["aims"] else ""
-        yield f"gpu-check: all {sum(check['passed'] for check in checks)} checks passed.{speed} {took}{rehearsal}"
+        yield f"gpu-check: all {passed} checks passed.{speed} {took}{rehearsal}"
 
 
 def _show_device(console: Any, device: dict[str, Any]) -> None:

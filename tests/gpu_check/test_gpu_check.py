@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +46,8 @@ def test_a_rehearsal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: py
     out = capsys.readouterr().out
     assert "(a rehearsal, not a GPU)" in out and "no GPU took part" in out and "all 2 checks passed" in out
     found = json.loads(file.read_text())
-    assert set(found) == {"about", "limit_s", "asked", "devices", "took_s", "aims", "ok"}
+    assert set(found) == {"about", "limit_s", "asked", "devices", "unlisted", "took_s", "aims", "unchecked", "verdict", "ok"}
+    assert (found["verdict"], found["unchecked"], found["unlisted"]) == ("passed", [], [])
     assert found["ok"] and found["aims"] == [] and {"date", "system", "numpy"} <= set(found["about"])
     (device,) = found["devices"]
     assert (device["name"], device["is_gpu"], device["failure"], device["left_out"]) == ("cpu", False, None, [])
@@ -62,10 +66,21 @@ def test_a_rehearsal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: py
     assert model["percent_of_copy"] == pytest.approx(100 * model["weight_gb_s"] / device["copy"]["gb_s"])
 
 
+def use_list(monkeypatch: pytest.MonkeyPatch, *devices: DeviceInfo, trouble: tuple[str, ...] = ()) -> None:
+    """Lets these devices be all there are, in this process too."""
+    monkeypatch.setattr("backends.devices.list_devices", lambda *args: devices)
+    monkeypatch.setattr("backends.devices.gpu_trouble", lambda: list(trouble))
+    ask = child.ask
+    monkeypatch.setattr(child, "ask", lambda job, seconds: child.answer(job) if job["task"] == "list" else ask(job, seconds))
+
+
+CPU = DeviceInfo("cpu", "opencl", "A processor", "", 2, 1, True)
+NUMPY = DeviceInfo("numpy", "numpy", "", "", 1, 1, False)
+
+
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line that says what would find one."""
-    only = [DeviceInfo("cpu", "opencl", "A processor", "", 2, 1, True), DeviceInfo("numpy", "numpy", "", "", 1, 1, False)]
-    monkeypatch.setattr("backends.devices.list_devices", lambda *args: only)
+    use_list(monkeypatch, CPU, NUMPY)
     file = tmp_path / "found.json"
     assert main(["--json", str(file)]) == 1
     out, err = capsys.readouterr()
@@ -75,14 +90,52 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.
 
 def test_which_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """A card's second API, and its twin, get less of the time."""
-    listed = [
-        DeviceInfo("cuda/0", "cuda", "Card", "", 2, 1, True),
-        DeviceInfo("cuda/1", "cuda", "Card", "", 2, 1, False),
-        DeviceInfo("cpu", "opencl", "A processor", "", 2, 1, False),
-        DeviceInfo("gpu/0", "opencl", "Card", "", 2, 1, False),
-    ]
-    monkeypatch.setattr("backends.devices.list_devices", lambda *args: listed)
-    assert [(place.name, place.is_gpu, place.weight) for place in plan.gpus()] == [("cuda/0", True, 3), ("cuda/1", True, 1), ("gpu/0", True, 1)]
+    first, second = DeviceInfo("cuda/0", "cuda", "Card", "", 2, 1, True), DeviceInfo("cuda/1", "cuda", "Card", "", 2, 1, False)
+    use_list(monkeypatch, first, second, CPU, DeviceInfo("gpu/0", "opencl", "Card", "", 2, 1, False), trouble=("cuda/1: too old",))
+    found = plan.gpus()
+    assert [(place.name, place.is_gpu, place.weight) for place in found.places] == [("cuda/0", True, 3), ("cuda/1", True, 1), ("gpu/0", True, 1)]
+    assert found.trouble == ()  # it is listed, so opening it says so
+
+
+def test_a_card_that_only_opencl_sees(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its driver is there, CuPy is not: all that is checked may pass, and the check is not complete."""
+    use_list(monkeypatch, CPU, NUMPY, DeviceInfo("gpu/0", "opencl", "Card", "", 2, 1, False), trouble=("CuPy finds no compiler; get one",))
+    passed = {"passed": 3, "failed": 0, "failures": [], "skips": [], "skipped": 0, "unrun": 0, "seconds": 1.0}
+    monkeypatch.setattr(child, "ask", lambda job, seconds: child.answer(job) if job["task"] == "list" else {"line": "x"})
+    monkeypatch.setattr(correctness, "check", lambda section, *args: {"section": section, **passed, "ran": []})
+    file = tmp_path / "found.json"
+    assert main(["--only", "checks", "--json", str(file)]) == 3
+    out, err = capsys.readouterr()
+    assert "gpu-check: only OpenCL is checked: CuPy finds no compiler; get one\n" in err
+    assert "NOT CHECKED a card that is there: CuPy finds no compiler; get one\n" in out and "INCOMPLETE: 9 passed, none failed" in out
+    assert (json.loads(file.read_text())["verdict"], json.loads(file.read_text())["unlisted"]) == ("incomplete", ["CuPy finds no compiler; get one"])
+    monkeypatch.setattr("backends.devices.list_devices", lambda *args: [CPU])
+    assert main(["--json", str(file)]) == 1
+    assert capsys.readouterr().err == "gpu-check: no GPU found by OpenCL, and CuPy finds no compiler; get one\n"
+
+
+def test_devices_that_cannot_be_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A driver that hangs when it is asked what there is ends in time, with a line."""
+
+    def run_limited(command: Any, seconds: float, said: str) -> Any:
+        assert json.loads(said) == {"task": "list"} and seconds == plan.LIST_S + child.GRACE_S
+        raise subprocess.TimeoutExpired(command, seconds)
+
+    monkeypatch.setattr(child, "run_limited", run_limited)
+    for arguments in ([], ["--device", "cpu"]):
+        assert main([*arguments, "--json", str(tmp_path / "found.json")]) == 1
+        assert capsys.readouterr().err == "gpu-check: the devices cannot be listed: no answer within 100 s\n"
+
+
+def test_a_process_that_cannot_be_killed_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that is stuck in a driver: here its child holds the pipes."""
+    monkeypatch.setattr(child, "KILLED_S", 0.5)
+    sleeper = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(8)'])"
+    begun = time.monotonic()
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.run_limited([sys.executable, "-c", sleeper], 1.0)
+    assert time.monotonic() - begun < 6
+    assert child.run_limited([sys.executable, "-c", "print(input())"], 60, "hello\n").stdout == "hello\n"
 
 
 def test_a_name_that_no_device_has(capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,10 +182,51 @@ def test_tests_that_cannot_be_collected_have_failed(tmp_path: Path) -> None:
     assert found["failed"] == 1 and found["passed"] == 0
 
 
+@pytest.mark.parametrize("seconds", [60.0, 0.0])
+def test_one_file_that_cannot_be_imported_has_failed(tmp_path: Path, seconds: float) -> None:
+    """Beside others that can, whose tests then do not run; also where there was no time."""
+    (tmp_path / "test_more.py").write_text("import nothing_of_the_kind\n")
+    tests = (str(tmp_path / "test_more.py"), *written(tmp_path, "def test_a(): pass\ndef test_b(): pass\n"))
+    found = correctness.check("kernels", tests, "cpu", seconds, False)
+    (failure,) = found["failures"]
+    assert failure["why"].endswith("No module named 'nothing_of_the_kind'")
+    assert (found["failed"], found["passed"], found["unrun"]) == (1, 0, 2)
+
+
+def test_an_interrupted_run_has_failed(tmp_path: Path) -> None:
+    """Exit code 2, as where the time is over, but not by the clock."""
+    found = correctness.check("kernels", written(tmp_path, "def test_a(): pass\ndef test_b(): raise KeyboardInterrupt\n"), "cpu", 60, False)
+    assert found["failed"] == 1 and "ended with code 2" in found["failures"][0]["why"]
+
+
+def test_a_file_that_skips_itself_is_said(tmp_path: Path) -> None:
+    found = correctness.check("kernels", written(tmp_path, "import pytest\npytest.skip('not here', allow_module_level=True)\n"), "cpu", 60, False)
+    assert (found["passed"], found["skipped"]) == (0, 1) and "not here" in found["skips"][0]
+
+
 def test_tests_stop_in_time(tmp_path: Path) -> None:
     text = "import time\ndef test_a(): time.sleep(0.5)\ndef test_b(): pass\ndef test_c(): pass\n"
     found = correctness.check("kernels", written(tmp_path, text), "cpu", 0.3, False)
     assert (found["passed"], found["failed"], found["unrun"]) == (1, 0, 2)
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_what_one_section_leaves_of_its_time_another_gets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failed: bool) -> None:
+    """For the tests that it had no time for, and no other; not where it has failed by then."""
+    tests = written(tmp_path, f"def test_a(): assert {not failed}\ndef test_b(): pass\ndef test_c(): pass\n")
+    sections(monkeypatch, math=tests, kernels=(f"{tests[0]}::test_b", tests[1]))
+    check, said = correctness.check, list[str]()
+
+    def hurried(section: str, tests: Any, device: str, seconds: float, quick: bool, *done: Any) -> dict[str, Any]:
+        return check(section, tests, device, 0.0 if section == "math" and not done else seconds, quick, *done)
+
+    monkeypatch.setattr(correctness, "check", hurried)
+    report: dict[str, Any] = {"name": "cpu", "checks": [], "left_out": []}
+    plan._checks(report, plan.Job(), plan.Clock(120.0), said.append)
+    first, second = report["checks"]
+    assert (first["passed"], first["failed"], first["unrun"], second["passed"]) == ((0, 1, 2, 1) if failed else (3, 0, 0, 1))
+    assert said == ["cpu: math", "cpu: kernels", *([] if failed else ["cpu: math, the rest"])]
+    assert report["left_out"] == (["checks: 2 tests of math"] if failed else []) and "ran" not in first
 
 
 def test_a_process_that_hangs_has_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -144,9 +238,9 @@ def test_a_process_that_hangs_has_failed(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_no_time_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Is said, and is no pass."""
     file = tmp_path / "found.json"
-    assert main(["--device", "cpu", "--time-limit", "1", "--json", str(file)]) == 1
+    assert main(["--device", "cpu", "--time-limit", "1", "--json", str(file)]) == 3
     out = capsys.readouterr().out
-    assert "cpu: left out for want of time: everything" in out and "nothing was checked" in out
+    assert "cpu: left out for want of time: everything" in out and "INCOMPLETE: none passed" in out
     assert json.loads(file.read_text())["devices"][0]["left_out"] == ["everything"]
 
 
@@ -164,7 +258,7 @@ def test_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def check(section: str, tests: Any, device: str, seconds: float, quick: bool) -> dict[str, Any]:
         asked.append((section, seconds))
         now[0] += seconds
-        return {"section": section, "passed": 2, "failed": 0, "unrun": 3}
+        return {"section": section, "passed": 2, "failed": 0, "unrun": 3, "ran": []}
 
     asked: list[tuple[str, float]] = []
     monkeypatch.setattr(child, "ask", ask)
@@ -173,8 +267,8 @@ def test_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = plan.run(places, plan.Job(models=("1B", "8B")), plan.Clock(42), lambda line: None)
     assert asked[0][0] == "math" and asked[0][1] == pytest.approx(21 * 0.6 / 3) and now[0] <= 42
     assert first["left_out"] == [
-        *(f"checks: 3 tests of {section}" for section, _ in asked[: len(first["checks"])]),
         *(f"checks: {section}" for section in list(correctness.SECTIONS)[len(first["checks"]) :]),
+        *(f"checks: 3 tests of {section}" for section, _ in asked[: len(first["checks"])]),
         *(f"speed: {model}" for model in ("1B", "8B") if model not in [m["model"] for m in first["speed"]]),
         *(f"speed of {m['model']}: prefill" for m in first["speed"]),
     ]
@@ -197,6 +291,8 @@ def test_a_slow_file_is_left_out_but_a_slow_device_has_failed(monkeypatch: pytes
 
 def test_a_device_that_cannot_be_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def ask(question: dict[str, Any], seconds: float) -> dict[str, Any]:
+        if question["task"] == "list":
+            return child.answer(question)
         raise child.ChildFailed("it ended with code -11: nothing on stderr")
 
     monkeypatch.setattr(child, "ask", ask)
@@ -230,11 +326,12 @@ def test_aims() -> None:
             "is_gpu": is_gpu,
             "failure": None,
             "copy": {"gb_s": 1000.0},
-            "checks": [{"passed": 1, "failed": 0}],
+            "checks": [section_of("math")],
             "speed": models,
         }
 
-    found = report.finished({"devices": [gpu(True)], "asked": {"checks": True}})
+    about = {"asked": {"checks": True, "sections": ["math"]}, "unlisted": []}
+    found = report.finished({"devices": [gpu(True)], **about})
     assert [(aim["model"], aim["figure"], aim["aim"], aim["found"], aim["met"]) for aim in found["aims"]] == [
         ("27B", "percent_of_copy", 70.0, pytest.approx(69), False),
         ("8B", "percent_of_copy", 50.0, pytest.approx(51), True),
@@ -243,7 +340,44 @@ def test_aims() -> None:
         ("8B", "host_us", 100.0, 100.0, True),
     ]
     assert found["ok"]  # an aim that is missed is no failure
-    assert report.finished({"devices": [gpu(False)], "asked": {"checks": True}})["aims"] == []
+    assert report.finished({"devices": [gpu(False)], **about})["aims"] == []
+
+
+def section_of(name: str, passed: int = 1, unrun: int = 0, failures: tuple[dict[str, str], ...] = ()) -> dict[str, Any]:
+    """A section's part of a report."""
+    return {"section": name, "passed": passed, "failed": len(failures), "failures": failures, "unrun": unrun}
+
+
+def device_of(name: str, *checks: dict[str, Any], failure: str | None = None) -> dict[str, Any]:
+    """A device's part of a report."""
+    return {"name": name, "is_gpu": True, "failure": failure, "checks": checks, "speed": [], "copy": None, "left_out": []}
+
+
+WHOLE = section_of("math"), section_of("guarantee", 60)
+
+
+@pytest.mark.parametrize(
+    ("devices", "unlisted", "verdict", "unchecked"),
+    [
+        ([device_of("a", *WHOLE), device_of("b", *WHOLE)], [], "passed", []),
+        ([device_of("a", section_of("math"), section_of("guarantee", 0, 60))], [], "incomplete", ["a: 60 tests of guarantee"]),
+        ([device_of("a", section_of("math"), section_of("guarantee", 59, 1))], [], "incomplete", ["a: 1 tests of guarantee"]),
+        ([device_of("a", section_of("math"), section_of("guarantee", 0))], [], "incomplete", ["a: guarantee, of which no test passed"]),
+        ([device_of("a", section_of("math"))], [], "incomplete", ["a: guarantee"]),
+        ([device_of("a", *WHOLE), device_of("b")], [], "incomplete", ["b: math", "b: guarantee"]),
+        ([device_of("a", *WHOLE)], ["no CuPy"], "incomplete", ["a card that is there: no CuPy"]),
+        ([device_of("a", section_of("math", 3, 9, ({"test": "t", "why": "w"},)))], [], "failed", ["a: 9 tests of math", "a: guarantee"]),
+        ([device_of("a", *WHOLE), device_of("b", failure="lost")], [], "failed", ["b: math", "b: guarantee"]),
+    ],
+)
+def test_the_verdict(devices: list[dict[str, Any]], unlisted: list[str], verdict: str, unchecked: list[str]) -> None:
+    """Passed only where every section of every device has run to its end; the last line says no more than that."""
+    about = {"asked": {"checks": True, "sections": ["math", "guarantee"]}, "unlisted": unlisted, "took_s": 1.0, "limit_s": 2.0}
+    found = report.finished({"devices": devices, **about})
+    assert (found["verdict"], found["ok"], found["unchecked"]) == (verdict, verdict == "passed", unchecked)
+    *_, last = report.lines(found)
+    assert ("checks passed" in last, "INCOMPLETE" in last, "FAILED" in last) == tuple(verdict == v for v in ("passed", "incomplete", "failed"))
+    assert sorted(report.EXIT_CODES.values()) == [0, 1, 3]
 
 
 @pytest.mark.parametrize("architecture", [60, 120])

@@ -75,10 +75,21 @@ def test_a_model_that_does_not_fit_is_skipped(place: dict[str, Any], cache_dir: 
     assert found["skipped"].startswith("device cpu: no room: weights 14") and "decode_tok_s" not in found
 
 
+def test_a_small_model_that_does_not_fit_has_failed(place: dict[str, Any], cache_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every card has room for it."""
+    monkeypatch.setattr(OpenCLDevice, "memory", lambda self: Memory(None, 1 << 20))
+    found = measure("135M", DecodeConfig(cache_dir=cache_dir, **place), "Q4_0", 60, True, False)
+    assert "no room" in found["failure"] and "skipped" not in found
+    finished = report.finished({"devices": [reported(found)], "asked": {"checks": False, "sections": []}, "unlisted": []})
+    assert finished["verdict"] == "failed"
+
+
 def test_what_there_is_no_time_for_is_named(place: dict[str, Any], cache_dir: str) -> None:
     found = measure("tiny", DecodeConfig(cache_dir=cache_dir, **place), "Q4_0", 0, True, False)
     assert found["left_out"] == ["decode", *(f"window {rows}" for rows in (1, 2, 4, 8)), "host", "profile", "prefill"]
-    finished = report.finished({"devices": [reported(found)], "asked": {"checks": False}, "about": {}, "took_s": 1.0, "limit_s": 2.0})
+    finished = report.finished(
+        {"devices": [reported(found)], "asked": {"checks": False, "sections": []}, "unlisted": [], "about": {}, "took_s": 1.0, "limit_s": 2.0}
+    )
     report.show(finished)  # what is missing is shown as missing
 
 
