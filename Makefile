@@ -50,11 +50,14 @@ setup-hip: ## clang-16 by apt, for the tests that compile the kernels for AMD (4
 demo: $(RUNTIME) ## the bundled model answers: make demo PROMPT="..."
 	@$(PY) -m strata_cli generate -- "$$PROMPT"
 
-test: $(DEV) ## the fast tests, six minutes in a fresh checkout, whose kernels compile; ARGS goes to pytest
-	$(PY) -m pytest -m "not slow and not guarantee" $(ARGS)
+# Files side by side, each whole in one process, for the sake of what its tests share; no more than four, for memory's.
+PARALLEL = -n auto --maxprocesses 4 --dist loadfile
+
+test: $(DEV) ## the fast tests, four minutes in a fresh checkout, whose kernels compile; ARGS goes to pytest (-n0: one process)
+	$(PY) -m pytest $(PARALLEL) -m "not slow and not guarantee" $(ARGS)
 
 test-all: $(DEV) ## all tests
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 guarantee: $(DEV) ## bitwise equality on the bundled model, over everything that must not change the text (4 minutes)
 	$(PY) -m pytest -m guarantee $(ARGS)
