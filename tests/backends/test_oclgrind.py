@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends.test_slop_rows import VOCAB
 from tests.conftest import skip_or_fail
 from tests.tiny import write_tiny_llama
 
@@ -40,6 +41,13 @@ def vendors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_no_races_and_no_stray_accesses(vendors: Path, tmp_path: Path, name: str) -> None:
     model = write_tiny_llama(tmp_path / "tiny.gguf", n_layer=1, ctx=128, seed=3, nextn=True, **MODELS[name])
     done = watched(vendors, "-m", "tests.backends.oclgrind_run", str(model))
+    assert done.stdout.split() == ["agrees"], done.stdout + done.stderr[:3000]
+    assert done.stderr == "", done.stderr[:3000]
+
+
+def test_the_slop_policys_rows(vendors: Path, tmp_path: Path) -> None:
+    model = write_tiny_llama(tmp_path / "tiny.gguf", n_vocab=VOCAB, n_layer=1, ctx=64, nextn=True)
+    done = watched(vendors, "-m", "tests.backends.oclgrind_slop", str(model))
     assert done.stdout.split() == ["agrees"], done.stdout + done.stderr[:3000]
     assert done.stderr == "", done.stderr[:3000]
 

@@ -41,6 +41,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def masks() -> Masks:
+    return some_masks()
+
+
+def some_masks() -> Masks:
     """Random classes, most ids of none; a few END ids."""
     rng = np.random.default_rng(8)
     bits = rng.random((VOCAB, 17)) < 0.03
