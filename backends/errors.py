@@ -5,6 +5,11 @@ names the thing, the value and what is allowed. The command line turns them into
 """
 
 
+def shown(text: str) -> str:
+    """A text as messages show it: quoted, cut where it is long."""
+    return repr(text) if len(text) <= 80 else repr(text[:77]) + "..."
+
+
 class StrataError(Exception):
     """A run failed (exit code 1): a broken file, a missing driver, a device that gave up."""
 

@@ -17,7 +17,7 @@ from backends.config import BIAS_MAX, INT_MAX
 from backends.decode.slop import DEFAULT, KNOB_NAMES, OFF, Knobs
 from backends.decode.slop_tables import KNOB_MAX
 from backends.decode.window import DEPTH_MAX, PCum
-from backends.errors import BadValue
+from backends.errors import BadValue, shown
 
 # int() and float() also take '1_000', other scripts' digits, 'nan' and 'inf'; a setting does not.
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -40,11 +40,6 @@ def refuse(name: str, value: str, grammar: Grammar, reason: Exception | None = N
     """The one line that names a bad value, where it stands and what is allowed there."""
     detail = f" ({reason})" if reason is not None and str(reason) else ""
     return f"{name}: {shown(value)} is not allowed{detail}; allowed: {grammar.allowed}"
-
-
-def shown(value: str) -> str:
-    """A value as messages show it: quoted, cut where it is long."""
-    return repr(value) if len(value) <= 80 else repr(value[:77]) + "..."
 
 
 def integer(low: int, high: int, words: Mapping[str, int | None] | None = None, allowed: str = "") -> Grammar:

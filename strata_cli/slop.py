@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from backends.decode.slop import DEFAULT, Knobs
-from backends.errors import BadValue
+from backends.errors import BadValue, shown
 from strata_cli import environment, slop_lists
-from strata_cli.grammar import shown
 from strata_cli.messages import harmless, warn
 from strata_cli.options import find_settings, variable_of
 from strata_cli.output import write_json, write_stdout, write_table

@@ -30,7 +30,7 @@ from backends.decode.slop_tables import (
     TOOL_OPEN,
     VISIBLE,
 )
-from backends.errors import BadValue
+from backends.errors import BadValue, shown
 
 if TYPE_CHECKING:
     from backends.model.tokenizer import Tokenizer
@@ -102,7 +102,7 @@ def masks(
             tokens = starts_of(tokenizer, phrase)
             if not tokens:
                 raise BadValue(
-                    f"{name}: no token of the model starts {_cut(phrase)}; allowed: a word that is one token, or a phrase whose first token "
+                    f"{name}: no token of the model starts {shown(phrase)}; allowed: a word that is one token, or a phrase whose first token "
                     f"has at least {MIN_LETTERS} letters"
                 )
             found[tokens] |= np.uint32(bit)
@@ -156,7 +156,7 @@ def read_list(path: Path) -> list[str]:
         if not phrase:
             continue
         if numbers.setdefault(phrase.lower(), number) != number:
-            raise BadValue(f"{path}: lines {numbers[phrase.lower()]} and {number} are both {_cut(phrase)}; allowed: each word or phrase once")
+            raise BadValue(f"{path}: lines {numbers[phrase.lower()]} and {number} are both {shown(phrase)}; allowed: each word or phrase once")
         phrases.append(phrase)
     return phrases
 
@@ -174,8 +174,3 @@ def leaves_thinking(tokenizer: Tokenizer, masks: Masks, prompt: Sequence[int]) -
         if tokenizer.is_control(token) and not mask & (TOOL_OPEN | TOOL_CLOSE):
             return False
     return False
-
-
-def _cut(phrase: str) -> str:
-    """As messages show it."""
-    return repr(phrase) if len(phrase) <= 80 else repr(phrase[:77]) + "..."

@@ -141,26 +141,26 @@ DEVICE VF slop_lowered(VU mask, SlopAmounts a) {
 
 // Merges two floats of every work-item, which all get the results; values: 2 * GROUP.
 #if LANES == 1
-#define SLOP_MERGE(name, x, y, how_x, how_y) \
+#define SLOP_MERGE(name, merged) \
 DEVICE void name(float *x, float *y, WORK_ARRAY float *values) { \
   values[local_id()] = *x; values[GROUP + local_id()] = *y; \
   BARRIER(); \
   for (int half_way = GROUP / 2; half_way > 0; half_way /= 2) { \
     if (local_id() < half_way) { \
       float a = values[local_id()], b = values[local_id() + half_way]; \
-      values[local_id()] = how_x; \
+      values[local_id()] = merged; \
       a = values[GROUP + local_id()]; b = values[GROUP + local_id() + half_way]; \
-      values[GROUP + local_id()] = how_y; \
+      values[GROUP + local_id()] = merged; \
     } \
     BARRIER(); \
   } \
   *x = values[0]; *y = values[GROUP]; \
   BARRIER(); }
 #else
-#define SLOP_MERGE(name, x, y, how_x, how_y) DEVICE void name(float *x, float *y, WORK_ARRAY float *values) {}
+#define SLOP_MERGE(name, merged) DEVICE void name(float *x, float *y, WORK_ARRAY float *values) {}
 #endif
-SLOP_MERGE(slop_merge_sums, x, y, a + b, a + b)
-SLOP_MERGE(slop_merge_tops, x, y, a > b ? a : b, a > b ? a : b)
+SLOP_MERGE(slop_merge_sums, a + b)
+SLOP_MERGE(slop_merge_tops, a > b ? a : b)
 
 // The largest of every work-item's values and the lowest id that has it, in every work-item.
 DEVICE int slop_merge_ids(VF v, VI id, float *top, WORK_ARRAY float *values, WORK_ARRAY int *ids) {

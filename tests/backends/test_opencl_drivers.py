@@ -20,6 +20,7 @@ from backends.opencl import OpenCLDevice, device_line, opencl_devices
 from tests.backends import test_device_bits
 from tests.backends.test_device_bits import numbers
 from tests.backends.test_math import BOUNDS
+from tests.conftest import skip_or_fail
 from tests.gpu_check.weights import TEXT
 
 GPU = 4  # CL_DEVICE_TYPE_GPU
@@ -113,7 +114,7 @@ def test_what_a_launch_fails_of(gpu: OpenCLDevice, monkeypatch: pytest.MonkeyPat
 def test_launch_styles(gpu: OpenCLDevice, style: str, kinds: tuple[str, str]) -> None:
     """On a GPU and on a CPU: what is asked for by name is what there is."""
     if not backends.command_buffer.supports_command_buffer(gpu.device):
-        pytest.skip("the CPU runtime has no command buffers")
+        skip_or_fail("the CPU runtime has no command buffers")
     found = [copying(gpu, style)[0].kind]
     gpu.device = opencl_devices()[0][1]
     assert (*found, copying(gpu, style)[0].kind) == kinds
@@ -241,7 +242,7 @@ class Driver:
 @pytest.fixture(params=[True, False], ids=["overlaps", "waits"])
 def driver(request: pytest.FixtureRequest, gpu: OpenCLDevice, monkeypatch: pytest.MonkeyPatch) -> Driver:
     if not backends.command_buffer.supports_command_buffer(gpu.device):
-        pytest.skip("the CPU runtime has no command buffers")
+        skip_or_fail("the CPU runtime has no command buffers")
     calls = backends.command_buffer._calls(gpu.device.platform.int_ptr)
     assert calls is not None
     made = Driver(calls, request.param)

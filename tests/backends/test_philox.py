@@ -100,7 +100,8 @@ def test_noise_is_no_larger_than_its_bound(cl_context: Any, program: Any, lanes:
     run(cl_context, program, "most", words.size // lanes, [], words, most)
     noise = reference_math.gumbel(words)
     assert (noise <= most).all()
-    assert (most - noise)[noise > 3].max() < 0.1
+    # ln 2 * 0.0861, the most that log2(1 + m) is above m, 0.001 ln 2, and -log1p(-v) / v - 1 < 0.026 for v < 1/20.
+    assert (most - noise)[noise > 3].max() < 0.0861 * np.log(2) + 0.001 + 0.026
 
 
 def test_gumbel_values() -> None:

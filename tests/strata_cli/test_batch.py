@@ -18,6 +18,7 @@ from backends.config import Speculation
 from backends.errors import BadValue, DeviceError, ModelError, StrataError
 from strata_cli.batch_input import request_seed
 from strata_cli.batch_progress import BatchProgress
+from tests.conftest import skip_or_fail
 from tests.strata_cli.conftest import ROOT, Cli, Outcome
 
 GOOD = [{"id": "a", "prompt": "one two"}, {"id": 2, "prompt": "three"}, {"id": "c", "messages": [{"role": "user", "content": "four"}]}]
@@ -179,10 +180,11 @@ def test_a_full_device(cli: Cli, tmp_path: Path, out: str) -> None:
 
 
 @links
-@pytest.mark.skipif(not Path("/dev/stdout").exists() or not shutil.which("bash"), reason="needs /dev/stdout and bash")
 @pytest.mark.parametrize("out", ["/dev/stdout", "/dev/fd/1", "{folder}/link", ">(cat)", "{folder}/pipe"])
 def test_a_pipe_by_any_name(cli: Cli, tmp_path: Path, out: str) -> None:
     """The results go there, without a manifest."""
+    if not Path("/dev/stdout").exists() or not shutil.which("bash"):
+        skip_or_fail("it needs /dev/stdout and bash")
     source = write_requests(tmp_path / "in.jsonl", GOOD)
     (tmp_path / "link").symlink_to("/dev/stdout")
     os.mkfifo(tmp_path / "pipe")

@@ -14,6 +14,7 @@ import pytest
 from strata_cli.benchmark.header import command_line
 from strata_cli.benchmark.plot import draw
 from strata_cli.benchmark.tables import _code, _figure
+from tests.conftest import skip_or_fail
 from tests.strata_cli.conftest import WORDS, Bench
 from tests.strata_cli.test_bench import ANSWER, program, report
 
@@ -102,8 +103,9 @@ def test_a_text_that_was_not_given(bench: Bench, tmp_path: Path) -> None:
 HOSTILE = ["a\nb", "`tick`", "``", "it's \\n", "a\r\u2028b\x85\x1b[31m", "é\U0001f600", "\U000e0001", "x|y", "$(id)", "bytes \udcff", ""]
 
 
-@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
 def test_the_command_is_one_line_that_a_shell_takes_back() -> None:
+    if not shutil.which("bash"):
+        skip_or_fail("it needs bash")
     text = command_line([sys.executable, "-c", "import os, sys; sys.stdout.buffer.write(b'|'.join(map(os.fsencode, sys.argv[1:])))", *HOSTILE])
     assert len(text.splitlines()) == 1 and "\x1b" not in text
     done = subprocess.run(["bash", "-c", text], capture_output=True, env={"LC_ALL": "C.UTF-8"})
